@@ -1,0 +1,61 @@
+import type { Buf } from './bytes.ts'
+import type { SummaryLayout } from './codec/codec.ts'
+import type { AttendJob } from './kernels/attend.ts'
+import type { CoarseCollisionJob } from './kernels/coarse-collision.ts'
+import type { CoarseSignsJob } from './kernels/coarse-signs.ts'
+import type { DenseJob } from './kernels/dense.ts'
+import type { EncodeJob } from './kernels/encode.ts'
+import type { MergeJob } from './kernels/merge.ts'
+import type { QueryJob } from './kernels/query.ts'
+import type { RerankJob } from './kernels/rerank.ts'
+import type { RotateJob } from './kernels/rotate.ts'
+import type { SelectJob } from './kernels/select.ts'
+import type { TopkJob } from './kernels/topk.ts'
+
+export type { Buf } from './bytes.ts'
+
+/** The kernels as verbs. Each takes the jobs of a batch; jobs of one call must not write what another reads. */
+export interface Kernels {
+  rotate(jobs: readonly RotateJob[]): void
+  encode(jobs: readonly EncodeJob[]): void
+  query(jobs: readonly QueryJob[]): void
+  coarseSigns(jobs: readonly CoarseSignsJob[]): void
+  coarseCollision(jobs: readonly CoarseCollisionJob[]): void
+  select(jobs: readonly SelectJob[]): void
+  rerank(jobs: readonly RerankJob[]): void
+  topk(jobs: readonly TopkJob[]): void
+  attend(jobs: readonly AttendJob[]): void
+  merge(jobs: readonly MergeJob[]): void
+  dense(jobs: readonly DenseJob[]): void
+}
+
+/** One request of `alloc`. */
+export interface AllocRequest {
+  readonly label: string
+  readonly bytes: number
+}
+
+/**
+ * What a machine must offer to run this package: memory and eleven kernels. Calls take effect in call order;
+ * only `alloc` and `read` wait. Offsets and sizes of `write`, `copy` and `read` are multiples of 4 bytes.
+ */
+export interface Backend extends Kernels {
+  readonly name: 'reference' | 'wasm' | 'webgpu'
+  /** One line for people: device and path taken. */
+  readonly description: string
+  readonly layout: SummaryLayout
+  /** Zeroed memory, all of it or none: `out_of_memory` names the bytes asked. Sizes are rounded up to 4. */
+  alloc(requests: readonly AllocRequest[]): Promise<Buf[]>
+  free(buffers: readonly Buf[]): void
+  write(buf: Buf, offset: number, data: Uint8Array): void
+  copy(src: Buf, srcOffset: number, dst: Buf, dstOffset: number, bytes: number): void
+  /** Zeroes a whole buffer. */
+  clear(buf: Buf): void
+  /** A copy of the bytes once everything called before has happened. */
+  read(buf: Buf, offset: number, bytes: number): Promise<Uint8Array>
+  /** Into how many parts attention over `positions` positions is best cut. */
+  parts(positions: number, heads: number): number
+  /** Bytes allocated now. */
+  allocated(): number
+  dispose(): void
+}

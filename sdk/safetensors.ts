@@ -1,0 +1,169 @@
+import { ParisError } from './errors.ts'
+
+/** Element types that this package reads and writes, with their bytes. */
+export const TENSOR_BYTES = { F32: 4, F16: 2, BF16: 2, I32: 4, U32: 4, I8: 1, U8: 1 } as const
+export type TensorDtype = keyof typeof TENSOR_BYTES
+
+/** One tensor of a safetensors header; offsets are bytes after the header. */
+export interface TensorEntry {
+  readonly dtype: TensorDtype
+  readonly shape: readonly number[]
+  readonly start: number
+  readonly end: number
+}
+
+/** A checked safetensors header. */
+export interface TensorHeader {
+  /** In the order of their data. */
+  readonly tensors: ReadonlyMap<string, TensorEntry>
+  readonly metadata: ReadonlyMap<string, string>
+  /** Bytes before the data: 8 and the JSON. */
+  readonly dataStart: number
+  /** Bytes of data. */
+  readonly dataBytes: number
+}
+
+/** The header's own limit unless the caller gives another. */
+export const MAX_HEADER = 64 * 1024 * 1024
+
+/**
+ * Bytes of the JSON part, from the file's first 8 bytes (u64, little-endian).
+ * @throws ParisError `snapshot_corrupt` when there are fewer than 8 bytes, or the size is below 2 or above `limit`
+ */
+export function headerBytes(first8: Uint8Array, limit = MAX_HEADER, where = 'safetensors'): number {
+  if (first8.byteLength < 8) throw corrupt(where, `${first8.byteLength} bytes`, 'at least 8 bytes')
+  const size = new DataView(first8.buffer, first8.byteOffset, 8).getBigUint64(0, true)
+  if (size < 2n || size > BigInt(limit)) throw corrupt(where, `a header of ${size} bytes`, `2 to ${limit} bytes`)
+  return Number(size)
+}
+
+/**
+ * Parses and checks the JSON part: known dtypes, whole non-negative dimensions whose product stays below 2^53,
+ * offsets that tile the data without hole or overlap, no duplicate or `__proto__` name.
+ * @throws ParisError `snapshot_corrupt`
+ */
+export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHeader {
+  let text: string
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(json)
+  } catch {
+    throw corrupt(where, 'a header that is not UTF-8', 'UTF-8 JSON')
+  }
+  const root = parseStrict(text, where)
+  const metadata = new Map<string, string>()
+  const entries: [string, TensorEntry][] = []
+  for (const [name, value] of root) {
+    if (name === '__metadata__') for (const [k, v] of asMap(value, where, name)) metadata.set(k, asString(v, where, k))
+    else entries.push([name, tensorEntry(asMap(value, where, name), where, name)])
+  }
+  entries.sort((a, b) => a[1].start - b[1].start || a[1].end - b[1].end)
+  let end = 0
+  for (const [name, entry] of entries) {
+    if (entry.start !== end) throw corrupt(where, `${name} at ${entry.start}`, `${end}: no hole and no overlap`)
+    end = entry.end
+  }
+  return { tensors: new Map(entries), metadata, dataStart: 8 + json.byteLength, dataBytes: end }
+}
+
+type Json = string | number | boolean | null | Json[] | Map<string, Json>
+
+/** JSON with objects as maps, so that a duplicate key or `__proto__` is seen and refused. Depth at most 8. */
+function parseStrict(text: string, where: string): Map<string, Json> {
+  const names = new Set<string>()
+  try {
+    const plain: unknown = JSON.parse(text)
+    const seen = topLevelNames(text)
+    for (const name of seen) {
+      if (names.has(name)) throw corrupt(where, `the name ${JSON.stringify(name)} twice`, 'each name once')
+      if (name === '__proto__') throw corrupt(where, 'the name "__proto__"', 'another name')
+      names.add(name)
+    }
+    return asMap(toMaps(plain, 0, where), where, 'header')
+  } catch (cause) {
+    if (cause instanceof ParisError) throw cause
+    throw corrupt(where, 'a header that is not JSON', 'a JSON object', cause)
+  }
+}
+
+function toMaps(value: unknown, depth: number, where: string): Json {
+  if (depth > 8) throw corrupt(where, 'a header nested deeper than 8', 'a flat header')
+  if (Array.isArray(value)) return value.map((v) => toMaps(v, depth + 1, where))
+  if (value !== null && typeof value === 'object')
+    return new Map(Object.entries(value).map(([k, v]) => [k, toMaps(v, depth + 1, where)]))
+  return value as Json
+}
+
+/**
+ * Keys of the outermost object, duplicates included, in order. The text is valid JSON; at depth 1 of a header every
+ * value is an object (checked by the caller), so every string there is a key.
+ */
+function topLevelNames(text: string): string[] {
+  const names: string[] = []
+  let depth = 0
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]]/gs)) {
+    if (token === '{' || token === '[') depth++
+    else if (token === '}' || token === ']') depth--
+    else if (depth === 1) names.push(token)
+  }
+  return names.map((quoted) => JSON.parse(quoted) as string)
+}
+
+function tensorEntry(map: Map<string, Json>, where: string, name: string): TensorEntry {
+  const dtype = map.get('dtype')
+  if (typeof dtype !== 'string' || !(dtype in TENSOR_BYTES)) {
+    throw corrupt(where, `${name} of dtype ${String(dtype)}`, Object.keys(TENSOR_BYTES).join(', '))
+  }
+  const shape = map.get('shape')
+  if (!Array.isArray(shape) || !shape.every(isSize)) throw corrupt(where, `the shape of ${name}`, 'whole sizes ≥ 0')
+  const offsets = map.get('data_offsets')
+  if (!Array.isArray(offsets) || offsets.length !== 2 || !offsets.every(isSize)) {
+    throw corrupt(where, `the offsets of ${name}`, 'two whole numbers ≥ 0')
+  }
+  const [start, end] = offsets as number[]
+  let bytes: number = TENSOR_BYTES[dtype as TensorDtype]
+  for (const size of shape as number[]) {
+    bytes *= size
+    if (bytes > Number.MAX_SAFE_INTEGER) throw corrupt(where, `${name} of more than 2^53 bytes`, 'a size that fits')
+  }
+  if (end - start !== bytes) throw corrupt(where, `${name} of ${end - start} bytes`, `${bytes} for its shape`)
+  return { dtype: dtype as TensorDtype, shape: shape as number[], start, end }
+}
+
+function isSize(value: Json): boolean {
+  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0
+}
+
+function asMap(value: Json, where: string, name: string): Map<string, Json> {
+  if (value instanceof Map) return value
+  throw corrupt(where, `${name} that is not an object`, 'a JSON object')
+}
+
+function asString(value: Json, where: string, name: string): string {
+  if (typeof value === 'string') return value
+  throw corrupt(where, `metadata ${name} that is not a string`, 'strings')
+}
+
+function corrupt(where: string, got: string, want: string, cause?: unknown): ParisError {
+  return new ParisError('snapshot_corrupt', { where, got, want, fix: 'Take the file from its source again.', cause })
+}
+
+/**
+ * The 8 size bytes and the JSON of a header, padded with spaces to a multiple of 8, tensors laid out in the order given.
+ */
+export function buildHeader(
+  tensors: ReadonlyArray<{ name: string; dtype: TensorDtype; shape: readonly number[] }>,
+  metadata: Readonly<Record<string, string>>,
+): Uint8Array {
+  const root: Record<string, unknown> = { __metadata__: metadata }
+  let at = 0
+  for (const { name, dtype, shape } of tensors) {
+    const bytes = shape.reduce((product, size) => product * size, TENSOR_BYTES[dtype])
+    root[name] = { dtype, shape, data_offsets: [at, at + bytes] }
+    at += bytes
+  }
+  const json = new TextEncoder().encode(JSON.stringify(root))
+  const out = new Uint8Array(8 + Math.ceil(json.length / 8) * 8).fill(32)
+  new DataView(out.buffer).setBigUint64(0, BigInt(out.length - 8), true)
+  out.set(json, 8)
+  return out
+}
