@@ -53,7 +53,7 @@ export interface Backend extends Kernels {
   clear(buf: Buf): void
   /** A copy of the bytes once everything called before has happened. */
   read(buf: Buf, offset: number, bytes: number): Promise<Uint8Array>
-  /** Into how many parts attention over `positions` positions is best cut. */
+  /** Into how many parts attention over `positions` positions is best cut; never falls as `positions` grows. */
   parts(positions: number, heads: number): number
   /** Bytes allocated now. */
   allocated(): number

@@ -1,0 +1,73 @@
+import type { Backend } from '../backend.ts'
+import { choosersOf, type RetrieveItem } from './retriever.ts'
+
+/** Recall of a session's audited retrievals. */
+export interface Recall {
+  /** Mean share of the exact top K that was retrieved, over heads and retrievals; NaN before the first. */
+  readonly mean: number
+  /** The latest. */
+  readonly last: number
+  /** Audited retrievals. */
+  readonly audits: number
+}
+
+/** Gathers audits; owned by a session. */
+export class RecallAudit {
+  private retrievals = 0
+  private audits = 0
+  private sum = 0
+  private last = Number.NaN
+
+  constructor(private readonly every: number) {}
+
+  /** Counts a retrieval; true when this one is to be audited. */
+  due(): boolean {
+    if (this.every === 0) return false
+    this.retrievals++
+    return this.retrievals % this.every === 0
+  }
+
+  add(recall: number): void {
+    this.audits++
+    this.sum += recall
+    this.last = recall
+  }
+
+  read(): Recall {
+    return { mean: this.sum / this.audits, last: this.last, audits: this.audits }
+  }
+}
+
+/** Bytes of the scratch that an audit of a zone of `zone` keys needs. */
+export function auditPlan(heads: number, zone: number, k: number): Record<string, number> {
+  return { auditValues: heads * zone * 4, auditIds: heads * k * 4, auditTop: heads * k * 4 }
+}
+
+/**
+ * The exact top K of a retrieval that has just run, by the stored keys: [H, K] zone indices, best first.
+ * Scans the zone; waits.
+ */
+export async function exactTop(backend: Backend, item: RetrieveItem): Promise<Uint32Array> {
+  const { config, layer, scratch, zone, base, k } = item
+  const { kvHeads: heads, group } = config.shape
+  await scratch.reserve(auditPlan(heads, zone, k))
+  const choosers = choosersOf(config)
+  const source = { rows: layer.keys, base, chosen: scratch.get('chosen'), scale: choosers === 1 ? 1 / group : 1 }
+  const estimates = scratch.get('auditValues')
+  const topIds = scratch.get('auditIds')
+  backend.rerank([{ source, heads, choosers, ids: null, count: zone, estimates }])
+  backend.topk([{ values: estimates, ids: null, heads, count: zone, k, topIds, topValues: scratch.get('auditTop') }])
+  const bytes = await backend.read(topIds, 0, heads * k * 4)
+  return new Uint32Array(bytes.buffer, bytes.byteOffset, heads * k)
+}
+
+/** Share of `exact` found in `got`, both [H, K] zone indices, mean over heads. */
+export function recallOf(got: Uint32Array, exact: Uint32Array, heads: number): number {
+  const k = exact.length / heads
+  let found = 0
+  for (let h = 0; h < heads; h++) {
+    const set = new Set(got.subarray(h * k, (h + 1) * k))
+    for (const id of exact.subarray(h * k, (h + 1) * k)) if (set.has(id)) found++
+  }
+  return found / exact.length
+}

@@ -1,0 +1,159 @@
+import { sha256 } from '@noble/hashes/sha2.js'
+import { bytesToHex } from '@noble/hashes/utils.js'
+import type { Backend } from '../backend.ts'
+import { type CallOptions, Pace } from '../calls.ts'
+import { parseConfig, type SessionConfig, type SessionOptions } from '../config.ts'
+import type { Dtype } from '../dtype.ts'
+import { ParisError } from '../errors.ts'
+import { headerBytes, parseHeader, type TensorHeader } from '../safetensors.ts'
+import { ByteReader } from './byte-reader.ts'
+import { CacheFill } from './cache-fill.ts'
+import { checkState } from './check.ts'
+import { digestAt, NO_DIGEST, type SnapshotTensor, snapshotTensors } from './snapshot-layout.ts'
+import { SessionState } from './state.ts'
+
+const WHERE = 'engine.restore'
+const MAX_SNAPSHOT_HEADER = 2 ** 22
+
+/** What `restore` takes beside the stream. */
+export interface RestoreOptions extends CallOptions {
+  /** Fields that the snapshot's configuration must have; any that differs refuses it. */
+  readonly expect?: Partial<Omit<SessionOptions, 'policy'>>
+  /** Refuses a snapshot whose session would take more bytes. */
+  readonly maxBytes?: number
+}
+
+/**
+ * Reads a snapshot into a new session state. Nothing is left behind when it is refused.
+ * @throws ParisError `snapshot_corrupt` (truncated, a flipped bit, sizes that do not fit), `snapshot_mismatch` (another
+ * shape or seed than expected, codes that are not the keys'), `out_of_memory`, `aborted`
+ */
+export async function restoreState(
+  backend: Backend,
+  stream: ReadableStream<Uint8Array>,
+  options: RestoreOptions,
+  admit: (config: SessionConfig) => void,
+): Promise<SessionState> {
+  const reader = new ByteReader(stream, WHERE)
+  const hash = sha256.create()
+  let state: SessionState | undefined
+  try {
+    const { header, digest, raw } = await readHeader(reader)
+    const { config, lengths, store } = describeSnapshot(header)
+    checkExpected(config, options.expect)
+    const tensors = store ? snapshotTensors(config, lengths, store) : []
+    checkTensors(header, tensors)
+    admit(config)
+    hash.update(raw)
+    state = new SessionState(backend, config)
+    const pace = new Pace(WHERE, header.dataBytes, 'bytes', options)
+    if (store) {
+      const filling = new CacheFill(await state.open(store))
+      await filling.run(tensors, pace, async (count) => {
+        const bytes = await reader.take(count)
+        hash.update(bytes)
+        return bytes
+      })
+      filling.finish(lengths)
+    }
+    await reader.end()
+    if (bytesToHex(hash.digest()) !== digest)
+      throw corrupt('other bytes than its sha256 says', 'the bytes that were written')
+    await verifyCodes(state)
+    return state
+  } catch (error) {
+    await state?.dispose()
+    await reader.cancel(error)
+    throw error
+  }
+}
+
+/** The header, its digest, and its bytes with the digest's digits as zeros. */
+async function readHeader(reader: ByteReader) {
+  const size = await reader.take(8)
+  const json = await reader.take(headerBytes(size, MAX_SNAPSHOT_HEADER, WHERE))
+  const header = parseHeader(json, WHERE)
+  const raw = new Uint8Array(8 + json.length)
+  raw.set(size)
+  raw.set(json, 8)
+  const digest = header.metadata.get('sha256') ?? ''
+  const at = digestAt(raw)
+  const written = at < 0 ? '' : new TextDecoder().decode(raw.subarray(at, at + 64))
+  if (!/^[0-9a-f]{64}$/.test(digest) || written !== digest) throw corrupt('no sha256 in the header', '64 digits')
+  raw.set(new TextEncoder().encode(NO_DIGEST), at)
+  return { header, digest, raw }
+}
+
+function describeSnapshot(header: TensorHeader): {
+  config: SessionConfig
+  lengths: number[]
+  store: Dtype | undefined
+} {
+  const text = (key: string) => header.metadata.get(key) ?? ''
+  if (text('format') !== 'pariskv' || text('version') !== '1') {
+    throw corrupt(
+      `format ${JSON.stringify(text('format'))} version ${JSON.stringify(text('version'))}`,
+      'pariskv version 1',
+    )
+  }
+  try {
+    const config = parseConfig(JSON.parse(text('config')) as SessionOptions, WHERE)
+    const lengths = JSON.parse(text('lengths')) as unknown
+    const valid = (n: unknown) => Number.isInteger(n) && (n as number) >= 0 && (n as number) <= config.capacity
+    if (!Array.isArray(lengths) || lengths.length !== config.shape.layers || !lengths.every(valid))
+      throw new Error('lengths')
+    const store = text('store')
+    if (!['', 'f32', 'f16', 'bf16'].includes(store)) throw new Error('store')
+    return { config, lengths: lengths as number[], store: store === '' ? undefined : (store as Dtype) }
+  } catch (cause) {
+    throw corrupt('metadata that describes no session', 'config, lengths and store as written', cause)
+  }
+}
+
+function checkExpected(config: SessionConfig, expect: RestoreOptions['expect']): void {
+  const { layers, queryHeads, kvHeads, headDim } = config.shape
+  const have: Record<string, unknown> = { ...config, layers, queryHeads, kvHeads, headDim }
+  for (const [field, want] of Object.entries(expect ?? {})) {
+    if (want === undefined || have[field] === want) continue
+    throw mismatch(`${field} ${String(have[field])}`, `${field} ${String(want)}`)
+  }
+}
+
+/** Names, dtypes, shapes and the order of the data must be those that a session of this configuration writes. */
+function checkTensors(header: TensorHeader, tensors: readonly SnapshotTensor[]): void {
+  let at = 0
+  const fits = tensors.every(({ name, dtype, shape }) => {
+    const entry = header.tensors.get(name)
+    if (entry?.dtype !== dtype || entry.shape.join() !== shape.join() || entry.start !== at) return false
+    at = entry.end
+    return true
+  })
+  if (fits && header.tensors.size === tensors.length) return
+  throw corrupt(
+    'tensors that do not fit its configuration',
+    tensors
+      .map((t) => t.name)
+      .join(', ')
+      .slice(0, 200),
+  )
+}
+
+async function verifyCodes(state: SessionState): Promise<void> {
+  const { ok, problems } = await checkState(state)
+  if (!ok) throw mismatch(problems[0], 'codes of its own keys under its own seed')
+}
+
+function corrupt(got: string, want: string, cause?: unknown): ParisError {
+  return new ParisError('snapshot_corrupt', {
+    where: WHERE,
+    got,
+    want,
+    fix: 'Write the snapshot again, or copy it again.',
+    cause,
+  })
+}
+
+function mismatch(got: string, want: string): ParisError {
+  const fix = 'Restore the snapshot of the session that you expect, with the seed that it was made with.'
+  return new ParisError('snapshot_mismatch', { where: WHERE, got, want, fix })
+}

@@ -1,0 +1,197 @@
+import type { Zones } from '../cache/zones.ts'
+import { zonesOf } from '../cache/zones.ts'
+import type { CallOptions } from '../calls.ts'
+import { describe, type SessionConfig } from '../config.ts'
+import type { Dtype } from '../dtype.ts'
+import { ParisError, throwIfAborted } from '../errors.ts'
+import { checkTensor, type TensorInput } from '../input.ts'
+import type { Recall } from '../retrieve/audit.ts'
+import { appendAll, checkAppend, type KeysValues, prefillTokens } from './append.ts'
+import { type CheckReport, checkState } from './check.ts'
+import { snapshotStream } from './snapshot.ts'
+import { type MemoryUse, SessionState } from './state.ts'
+import { type AttendResult, attendAll, checkK, checkQueries, type RetrieveResult, retrieveTop } from './steps.ts'
+
+/** What a session has done and holds. */
+export interface SessionStats {
+  readonly backend: string
+  readonly store: Dtype | undefined
+  /** By layer. */
+  readonly layers: ReadonlyArray<{ readonly length: number; readonly zones: Zones }>
+  /** Completed calls. */
+  readonly calls: {
+    readonly append: number
+    readonly prefill: number
+    readonly attend: number
+    readonly retrieve: number
+  }
+  /** Of audited retrievals (`policy.auditEvery`). */
+  readonly recall: Recall
+}
+
+/**
+ * The KV cache of one sequence, all layers. Made by `Engine.createSession`.
+ * Calls run in call order. Typed arrays handed in are read until the call's promise settles: leave them unchanged until
+ * then. Every call throws `disposed` after `dispose()`; a refused call changes nothing.
+ */
+export class Session {
+  /** @internal */
+  constructor(
+    /** @internal */ readonly state: SessionState,
+    private readonly onDispose: (session: Session) => void = () => {},
+  ) {}
+
+  get config(): SessionConfig {
+    return this.state.config
+  }
+
+  get disposed(): boolean {
+    return this.state.disposed
+  }
+
+  /** Tokens of a layer, as of the calls that have completed. @throws ParisError `bad_layer` */
+  length(layer = 0): number {
+    this.state.checkLayer(layer, 'session.length')
+    return this.state.length(layer)
+  }
+
+  /**
+   * Appends tokens to one layer.
+   * @param input keys and values [H, tokens, d], after RoPE; one token or many
+   * @throws ParisError `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `capacity`, `out_of_memory`, `aborted`
+   */
+  async append(layer: number, input: KeysValues, options: CallOptions = {}): Promise<void> {
+    return appendAll([{ state: this.state, layer, input }], 'session.append', options)
+  }
+
+  /**
+   * Appends a prompt (or a further part of one) and attends to it exactly and causally.
+   * @param input queries [Hq, T, d], keys and values [H, T, d]
+   * @returns output [Hq, T, d] and lse [Hq, T], the natural log of Σ exp
+   * @throws ParisError as `append`
+   */
+  async prefill(
+    layer: number,
+    input: KeysValues & { queries: TensorInput },
+    options: CallOptions = {},
+  ): Promise<AttendResult> {
+    const where = 'session.prefill'
+    throwIfAborted(options.signal, where)
+    const checked = checkAppend(this.state, layer, input, where)
+    const { queryHeads: heads, headDim: d } = this.config.shape
+    const queries = checkTensor(input.queries, { where, name: 'queries', heads, d, tokens: checked.keys.tokens })
+    return this.state.run(where, () => prefillTokens(this.state, layer, queries, checked, options))
+  }
+
+  /**
+   * One decode step of one layer: sink ∪ retrieved ∪ local ∪ buffer, or everything where the sequence is short.
+   * @param input queries [Hq, d] of the latest token, whose key and value have been appended
+   * @returns output [Hq, d] and lse [Hq]; of an empty layer 0 and −Inf
+   * @throws ParisError `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `aborted`
+   */
+  async attend(layer: number, input: { queries: TensorInput }, options: CallOptions = {}): Promise<AttendResult> {
+    const [result] = await attendAll([{ state: this.state, layer, queries: input?.queries }], 'session.attend', options)
+    return result
+  }
+
+  /**
+   * The K keys of the retrieval zone that matter most for these queries, at any length.
+   * @param input queries [Hq, d]; k, by default the policy's
+   * @returns positions in the sequence [H, k] and estimates of ⟨k, q⟩ [H, k], best first
+   * @throws ParisError `bad_k`, `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `aborted`
+   */
+  async retrieve(
+    layer: number,
+    input: { queries: TensorInput; k?: number },
+    options: CallOptions = {},
+  ): Promise<RetrieveResult> {
+    const where = 'session.retrieve'
+    throwIfAborted(options.signal, where)
+    const k = input?.k ?? this.config.policy.k
+    checkK(k, where)
+    const queries = checkQueries(this.state, layer, input?.queries, where)
+    return this.state.run(where, async () => {
+      throwIfAborted(options.signal, where)
+      return retrieveTop(this.state, layer, queries, k)
+    })
+  }
+
+  /**
+   * Forgets every layer's tokens from `length` on; layers that are shorter stay as they are.
+   * @throws ParisError `bad_length` where no layer has that many
+   */
+  async truncate(length: number): Promise<void> {
+    return this.state.run('session.truncate', async () => {
+      const lengths = this.state.lengths()
+      const longest = Math.max(...lengths)
+      if (!Number.isInteger(length) || length < 0 || length > longest) {
+        throw new ParisError('bad_length', {
+          where: 'session.truncate(length)',
+          got: describe(length),
+          want: `a whole number from 0 to ${longest}`,
+          fix: 'Truncation only shortens; append to lengthen.',
+        })
+      }
+      lengths.forEach((_, layer) => this.state.cache?.truncate(layer, length))
+      for (const snapshot of this.state.snapshots) if (length < snapshot.longest) snapshot.stale = true
+    })
+  }
+
+  /** A second session with the same tokens; the two share nothing from here on. @throws ParisError `out_of_memory` */
+  async fork(): Promise<Session> {
+    return this.state.run('session.fork', async () => {
+      const copy = new SessionState(this.state.backend, this.config)
+      if (this.state.cache) await copy.take(await this.state.cache.fork())
+      return this.adopt(copy)
+    })
+  }
+
+  private adopt: (state: SessionState) => Session = (state) => new Session(state, this.onDispose)
+
+  /** @internal The engine keeps track of forks too. */
+  onFork(adopt: (state: SessionState) => Session): void {
+    this.adopt = adopt
+  }
+
+  /** As of the calls that have completed. */
+  stats(): SessionStats {
+    const { backend, cache, config, calls, audit } = this.state
+    const layers = this.state.lengths().map((length) => ({ length, zones: zonesOf(length, config.policy) }))
+    return {
+      backend: backend.name,
+      store: cache?.store ?? config.store,
+      layers,
+      calls: { ...calls },
+      recall: audit.read(),
+    }
+  }
+
+  /** Bytes held now; 0 for what the first append will take. */
+  memory(): MemoryUse {
+    return this.state.memory()
+  }
+
+  /** Re-encodes a sample of every layer's retrieval zone and compares it with the codes there. */
+  async check(): Promise<CheckReport> {
+    return this.state.run('session.check', () => checkState(this.state))
+  }
+
+  /**
+   * The session as one safetensors file, streamed; same bytes for the same tokens on one backend.
+   * Describes the session as of the call. Appending may go on while it is read; a truncation below the captured length
+   * or a dispose breaks the stream with `snapshot_stale`.
+   */
+  snapshot(options: CallOptions = {}): ReadableStream<Uint8Array> {
+    return snapshotStream(this.state, options)
+  }
+
+  /** Frees everything once the calls made before have ended. May be called again. */
+  async dispose(): Promise<void> {
+    await this.state.dispose()
+    this.onDispose(this)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.dispose()
+  }
+}

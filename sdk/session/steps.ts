@@ -1,0 +1,163 @@
+import { type AttendItem, attendStep } from '../attend/attention.ts'
+import type { Cache } from '../cache/cache.ts'
+import { type CallOptions, CallQueue } from '../calls.ts'
+import { describe } from '../config.ts'
+import { ParisError, throwIfAborted } from '../errors.ts'
+import { checkTensor, type Tensor, type TensorInput, tensorF32 } from '../input.ts'
+import { exactTop, recallOf } from '../retrieve/audit.ts'
+import { type RetrieveItem, retrieve, retrieverPlan } from '../retrieve/retriever.ts'
+import { checkProducts, f32View } from './append.ts'
+import { disposedError, type SessionState } from './state.ts'
+
+/** Attention of one step: output [Hq, d], lse [Hq] (natural log of Σ exp). */
+export interface AttendResult {
+  readonly output: Float32Array
+  readonly lse: Float32Array
+}
+
+/** Retrieved keys of every KV head, best first: positions [H, k] u32, estimates of ⟨k, q⟩ [H, k] f32. */
+export interface RetrieveResult {
+  readonly indices: Uint32Array
+  readonly scores: Float32Array
+  /** Keys a head: what was asked for, or the whole zone where that is smaller. */
+  readonly k: number
+}
+
+/** One step of a batch. */
+export interface StepCall {
+  readonly state: SessionState
+  readonly layer: number
+  /** [Hq, d]. */
+  readonly queries: TensorInput
+}
+
+/** Checks the queries of one step. */
+export function checkQueries(state: SessionState, layer: number, queries: TensorInput, where: string): Tensor {
+  state.checkLayer(layer, where)
+  const { queryHeads: heads, headDim: d } = state.config.shape
+  return checkTensor(queries, { where, name: 'queries', heads, d, tokens: 1 })
+}
+
+/**
+ * Attends for every call, in as few passes as their scratch allows. Refused as a whole before anything runs.
+ * Calls of one session run one after the other; those of different sessions together.
+ */
+export async function attendAll(
+  calls: readonly StepCall[],
+  where: string,
+  options: CallOptions,
+): Promise<AttendResult[]> {
+  const checked = calls.map(({ state, layer, queries }) => {
+    if (state.disposed) throw disposedError(where)
+    return { state, layer, queries: checkQueries(state, layer, queries, where) }
+  })
+  return CallQueue.runAll(
+    calls.map(({ state }) => state.queue),
+    async () => {
+      throwIfAborted(options.signal, where)
+      for (const { state, layer, queries } of checked)
+        checkProducts(state, queries, state.cache?.layer(layer).maxKey ?? 0, where)
+      const results = new Array<AttendResult>(calls.length)
+      for (const round of rounds(checked)) await attendRound(round, results)
+      return results
+    },
+  )
+}
+
+type Checked = { state: SessionState; layer: number; queries: Tensor; index: number }
+
+/** Splits a batch so that no session comes twice in a round. */
+function rounds(calls: readonly Omit<Checked, 'index'>[]): Checked[][] {
+  const out: Checked[][] = []
+  const seen = new Map<SessionState, number>()
+  calls.forEach((call, index) => {
+    const round = seen.get(call.state) ?? 0
+    seen.set(call.state, round + 1)
+    out[round] ??= []
+    out[round].push({ ...call, index })
+  })
+  return out
+}
+
+async function attendRound(round: readonly Checked[], results: AttendResult[]): Promise<void> {
+  const { backend } = round[0].state
+  const open: { call: Checked; item: AttendItem }[] = []
+  for (const call of round) {
+    const { state, layer, queries, index } = call
+    const { queryHeads, headDim } = state.config.shape
+    if (state.cache) open.push({ call, item: attendItem(state, state.cache, layer, queries) })
+    else results[index] = emptyResult(queryHeads, headDim)
+  }
+  if (open.length === 0) return
+  const attended = attendStep(
+    backend,
+    open.map(({ item }) => item),
+  )
+  await Promise.all(
+    open.map(async ({ call }, i) => {
+      const { queryHeads, headDim } = call.state.config.shape
+      const output = backend.read(attended[i].output, 0, queryHeads * headDim * 4)
+      const lse = backend.read(attended[i].lse, 0, queryHeads * 4)
+      results[call.index] = { output: f32View(await output), lse: f32View(await lse) }
+      call.state.calls.attend++
+    }),
+  )
+  for (const { item } of attended) if (item) await auditStep(round, item)
+}
+
+function emptyResult(queryHeads: number, headDim: number): AttendResult {
+  const lse = new Float32Array(queryHeads).fill(Number.NEGATIVE_INFINITY)
+  return { output: new Float32Array(queryHeads * headDim), lse }
+}
+
+function attendItem(state: SessionState, cache: Cache, layer: number, queries: Tensor): AttendItem {
+  const q = tensorF32(queries)
+  const buf = state.scratch.get('queries')
+  state.backend.write(buf, 0, new Uint8Array(q.buffer, q.byteOffset, q.byteLength))
+  const { config, scratch } = state
+  return { config, rotation: cache.rotation, layer: cache.layer(layer), scratch, queries: buf }
+}
+
+async function auditStep(round: readonly Checked[], item: RetrieveItem): Promise<void> {
+  const state = round.find((call) => call.state.scratch === item.scratch)?.state
+  if (!state?.audit.due()) return
+  const heads = state.config.shape.kvHeads
+  const got = await state.backend.read(item.scratch.get('topIds'), 0, heads * item.k * 4)
+  const exact = await exactTop(state.backend, item)
+  state.audit.add(recallOf(new Uint32Array(got.buffer, got.byteOffset, heads * item.k), exact, heads))
+}
+
+/** Retrieves without attending. Inside the queue. */
+export async function retrieveTop(
+  state: SessionState,
+  layer: number,
+  queries: Tensor,
+  k: number,
+): Promise<RetrieveResult> {
+  const { backend, config, scratch, cache } = state
+  const heads = config.shape.kvHeads
+  const { sink, retrieval } = cache?.zones(layer) ?? { sink: 0, retrieval: 0 }
+  const found = Math.min(k, retrieval)
+  if (!cache || found === 0) return { indices: new Uint32Array(0), scores: new Float32Array(0), k: 0 }
+  checkProducts(state, queries, cache.layer(layer).maxKey, 'session.retrieve')
+  await scratch.reserve(retrieverPlan(config, found))
+  const item = { ...attendItem(state, cache, layer, queries), zone: retrieval, base: sink, k: found }
+  const [top] = retrieve(backend, [item])
+  const bytes = heads * found * 4
+  const [ids, values] = await Promise.all([backend.read(top.ids, 0, bytes), backend.read(top.values, 0, bytes)])
+  const zoneIds = new Uint32Array(ids.buffer, ids.byteOffset, heads * found)
+  if (state.audit.due()) state.audit.add(recallOf(zoneIds, await exactTop(backend, item), heads))
+  state.calls.retrieve++
+  return { indices: zoneIds.map((id) => id + sink), scores: f32View(values), k: found }
+}
+
+/** @throws ParisError `bad_k` */
+export function checkK(k: number, where: string): void {
+  if (Number.isInteger(k) && k >= 1) return
+  throw new ParisError('bad_k', {
+    where: `${where}(k)`,
+    got: describe(k),
+    want: 'a whole number of at least 1',
+    fix: 'Ask for at least one key; a k above the zone returns the whole zone.',
+  })
+}
