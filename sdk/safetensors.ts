@@ -45,7 +45,7 @@ export function headerBytes(first8: Uint8Array, limit = MAX_HEADER, where = 'saf
 export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHeader {
   let text: string
   try {
-    text = new TextDecoder('utf-8', { fatal: true }).decode(json)
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(json)
   } catch {
     throw corrupt(where, 'a header that is not UTF-8', 'UTF-8 JSON')
   }
@@ -53,13 +53,15 @@ export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHead
   const metadata = new Map<string, string>()
   const entries: [string, TensorEntry][] = []
   for (const [name, value] of root) {
-    if (name === '__metadata__') for (const [k, v] of asMap(value, where, name)) metadata.set(k, asString(v, where, k))
-    else entries.push([name, tensorEntry(asMap(value, where, name), where, name)])
+    const said = quote(name)
+    if (name === '__metadata__')
+      for (const [k, v] of asMap(value, where, said)) metadata.set(k, asString(v, where, quote(k)))
+    else entries.push([name, tensorEntry(asMap(value, where, said), where, said)])
   }
   entries.sort((a, b) => a[1].start - b[1].start || a[1].end - b[1].end)
   let end = 0
   for (const [name, entry] of entries) {
-    if (entry.start !== end) throw corrupt(where, `${name} at ${entry.start}`, `${end}: no hole and no overlap`)
+    if (entry.start !== end) throw corrupt(where, `${quote(name)} at ${entry.start}`, `${end}: no hole and no overlap`)
     end = entry.end
   }
   return { tensors: new Map(entries), metadata, dataStart: 8 + json.byteLength, dataBytes: end }
@@ -67,17 +69,11 @@ export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHead
 
 type Json = string | number | boolean | null | Json[] | Map<string, Json>
 
-/** JSON with objects as maps, so that a duplicate key or `__proto__` is seen and refused. Depth at most 8. */
+/** JSON with objects as maps, so that no name means more than itself. Depth at most 8. */
 function parseStrict(text: string, where: string): Map<string, Json> {
-  const names = new Set<string>()
   try {
     const plain: unknown = JSON.parse(text)
-    const seen = topLevelNames(text)
-    for (const name of seen) {
-      if (names.has(name)) throw corrupt(where, `the name ${JSON.stringify(name)} twice`, 'each name once')
-      if (name === '__proto__') throw corrupt(where, 'the name "__proto__"', 'another name')
-      names.add(name)
-    }
+    refuseNames(text, where)
     return asMap(toMaps(plain, 0, where), where, 'header')
   } catch (cause) {
     if (cause instanceof ParisError) throw cause
@@ -93,25 +89,38 @@ function toMaps(value: unknown, depth: number, where: string): Json {
   return value as Json
 }
 
-/**
- * Keys of the outermost object, duplicates included, in order. The text is valid JSON; at depth 1 of a header every
- * value is an object (checked by the caller), so every string there is a key.
- */
-function topLevelNames(text: string): string[] {
-  const names: string[] = []
-  let depth = 0
-  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]]/gs)) {
-    if (token === '{' || token === '[') depth++
-    else if (token === '}' || token === ']') depth--
-    else if (depth === 1) names.push(token)
+/** Refuses a name given twice in one object, which `JSON.parse` hides, and `__proto__`. The text is valid JSON. */
+function refuseNames(text: string, where: string): void {
+  const open: Set<string>[] = []
+  for (let i = 0; i < text.length; i++) {
+    const c = text[i]
+    if (c === '{' || c === '[') open.push(new Set())
+    else if (c === '}' || c === ']') open.pop()
+    else if (c === '"') {
+      const start = i++
+      while (text[i] !== '"') i += text[i] === '\\' ? 2 : 1
+      let next = i + 1
+      while (' \t\n\r'.includes(text[next] ?? ':')) next++
+      if (text[next] !== ':') continue
+      const name = JSON.parse(text.slice(start, i + 1)) as string
+      const names = open[open.length - 1]
+      if (names.has(name)) throw corrupt(where, `the name ${quote(name)} twice`, 'each name once')
+      if (name === '__proto__') throw corrupt(where, 'the name "__proto__"', 'another name')
+      names.add(name)
+    }
   }
-  return names.map((quoted) => JSON.parse(quoted) as string)
+}
+
+/** A name from the file as a message can hold it. */
+function quote(name: string): string {
+  return JSON.stringify(name.length > 60 ? `${name.slice(0, 60)}…` : name)
 }
 
 function tensorEntry(map: Map<string, Json>, where: string, name: string): TensorEntry {
   const dtype = map.get('dtype')
-  if (typeof dtype !== 'string' || !(dtype in TENSOR_BYTES)) {
-    throw corrupt(where, `${name} of dtype ${String(dtype)}`, Object.keys(TENSOR_BYTES).join(', '))
+  if (typeof dtype !== 'string' || !Object.hasOwn(TENSOR_BYTES, dtype)) {
+    const got = typeof dtype === 'string' ? quote(dtype) : 'no name'
+    throw corrupt(where, `${name} of dtype ${got}`, Object.keys(TENSOR_BYTES).join(', '))
   }
   const shape = map.get('shape')
   if (!Array.isArray(shape) || !shape.every(isSize)) throw corrupt(where, `the shape of ${name}`, 'whole sizes ≥ 0')
