@@ -69,28 +69,30 @@ export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHead
 
 type Json = string | number | boolean | null | Json[] | Map<string, Json>
 
-/** JSON with objects as maps, so that no name means more than itself. Depth at most 8. */
+/** JSON with objects as maps, so that no name means more than itself. */
 function parseStrict(text: string, where: string): Map<string, Json> {
   try {
-    const plain: unknown = JSON.parse(text)
-    refuseNames(text, where)
-    return asMap(toMaps(plain, 0, where), where, 'header')
+    scan(text, where)
+    return asMap(toMaps(JSON.parse(text)), where, 'header')
   } catch (cause) {
     if (cause instanceof ParisError) throw cause
     throw corrupt(where, 'a header that is not JSON', 'a JSON object', cause)
   }
 }
 
-function toMaps(value: unknown, depth: number, where: string): Json {
-  if (depth > 8) throw corrupt(where, 'a header nested deeper than 8', 'a flat header')
-  if (Array.isArray(value)) return value.map((v) => toMaps(v, depth + 1, where))
-  if (value !== null && typeof value === 'object')
-    return new Map(Object.entries(value).map(([k, v]) => [k, toMaps(v, depth + 1, where)]))
+function toMaps(value: unknown): Json {
+  if (Array.isArray(value)) return value.map(toMaps)
+  if (value !== null && typeof value === 'object') return new Map(Object.entries(value).map(([k, v]) => [k, toMaps(v)]))
   return value as Json
 }
 
-/** Refuses a name given twice in one object, which `JSON.parse` hides, and `__proto__`. The text is valid JSON. */
-function refuseNames(text: string, where: string): void {
+const MAX_DEPTH = 8
+
+/**
+ * Refuses what `JSON.parse` would take: a name given twice in one object, `__proto__`, and nesting that would exhaust
+ * a stack. Whether the text is JSON at all is left to `JSON.parse`.
+ */
+function scan(text: string, where: string): void {
   const open: Set<string>[] = []
   for (let i = 0; i < text.length; i++) {
     const c = text[i]
@@ -98,17 +100,19 @@ function refuseNames(text: string, where: string): void {
     else if (c === '}' || c === ']') open.pop()
     else if (c === '"') {
       const start = i++
-      while (text[i] !== '"') i += text[i] === '\\' ? 2 : 1
+      while (i < text.length && text[i] !== '"') i += text[i] === '\\' ? 2 : 1
       let next = i + 1
-      while (' \t\n\r'.includes(text[next] ?? ':')) next++
-      if (text[next] !== ':') continue
-      const name = JSON.parse(text.slice(start, i + 1)) as string
-      const names = open[open.length - 1]
-      if (names.has(name)) throw corrupt(where, `the name ${quote(name)} twice`, 'each name once')
-      if (name === '__proto__') throw corrupt(where, 'the name "__proto__"', 'another name')
-      names.add(name)
+      while (next < text.length && ' \t\n\r'.includes(text[next])) next++
+      if (text[next] === ':') addName(JSON.parse(text.slice(start, i + 1)) as string, open.at(-1), where)
     }
+    if (open.length > MAX_DEPTH) throw corrupt(where, `a header nested deeper than ${MAX_DEPTH}`, 'a flat header')
   }
+}
+
+function addName(name: string, names: Set<string> | undefined, where: string): void {
+  if (name === '__proto__') throw corrupt(where, 'the name "__proto__"', 'another name')
+  if (names?.has(name)) throw corrupt(where, `the name ${quote(name)} twice`, 'each name once')
+  names?.add(name)
 }
 
 /** A name from the file as a message can hold it. */
