@@ -33,6 +33,8 @@ export interface Kernels {
 export interface AllocRequest {
   readonly label: string
   readonly bytes: number
+  /** Requests of one call with the same name may be laid side by side, so that a batch over them runs as one. */
+  readonly together?: string
 }
 
 /**

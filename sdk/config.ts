@@ -117,13 +117,22 @@ export function configOptions(config: SessionConfig): SessionOptions {
 function withPreset(options: SessionOptions): unknown {
   const preset = options?.policy?.preset
   if (!preset || !(preset in PRESETS)) return options
-  return { ...options, policy: { ...PRESETS[preset], ...options.policy } }
+  const given = Object.entries(options.policy ?? {}).filter(([, value]) => value !== undefined)
+  return { ...options, policy: { ...PRESETS[preset], ...Object.fromEntries(given) } }
 }
 
 function configError(where: string, issue: z.core.$ZodIssue, options: unknown): ParisError {
   const path = issue.path.map(String)
   const code: ErrorCode = path[0] === 'headDim' ? 'bad_head_dim' : path.at(-1) === 'k' ? 'bad_k' : 'bad_config'
   const got = path.reduce<unknown>((value, key) => (value as Record<string, unknown> | undefined)?.[key], options)
+  if (issue.code === 'unrecognized_keys') {
+    return new ParisError('bad_config', {
+      where: path.length ? `${where}: ${path.join('.')}` : where,
+      got: `the unknown field ${issue.keys.map((key) => JSON.stringify(key)).join(', ')}`,
+      want: Object.keys((path.length ? policySchema : configSchema).shape).join(', '),
+      fix: 'Mind the spelling; see SessionOptions for every field, its range and its default.',
+    })
+  }
   return new ParisError(code, {
     where: path.length ? `${where}: ${path.join('.')}` : where,
     got: describe(got),

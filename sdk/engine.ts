@@ -1,6 +1,6 @@
 import type { Backend } from './backend.ts'
 import type { CallOptions } from './calls.ts'
-import { parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
+import { describe, parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
 import { ParisError, throwIfAborted } from './errors.ts'
 import type { TensorInput } from './input.ts'
 import { appendAll, type KeysValues } from './session/append.ts'
@@ -27,7 +27,9 @@ export interface EngineInfo {
 export class Engine {
   readonly info: EngineInfo
   private readonly sessions = new Sessions()
-  private disposed = false
+  /** Sessions on their way: created or restored, not yet there. */
+  private readonly opening = new Set<Promise<unknown>>()
+  private closing: Promise<void> | undefined
 
   constructor(
     private readonly backend: Backend,
@@ -42,12 +44,14 @@ export class Engine {
    */
   async createSession(options: SessionOptions, call: Pick<CallOptions, 'signal'> = {}): Promise<Session> {
     this.checkOpen('engine.createSession')
-    throwIfAborted(call.signal, 'engine.createSession')
+    throwIfAborted(call?.signal, 'engine.createSession')
     const config = parseConfig(options)
     this.checkSize(config, 'createSession')
-    const state = new SessionState(this.backend, config)
-    if (config.store) await this.orDispose(state, state.open(config.store))
-    return this.adopt(state)
+    return this.open(async () => {
+      const state = new SessionState(this.backend, config)
+      if (config.store) await this.orDispose(state, state.open(config.store))
+      return state
+    })
   }
 
   /**
@@ -68,9 +72,8 @@ export class Engine {
     items: ReadonlyArray<{ session: Session; layer: number; queries: TensorInput }>,
     options: CallOptions = {},
   ): Promise<AttendResult[]> {
-    this.checkOpen('engine.attendBatch')
-    const calls = items.map(({ session, layer, queries }) => ({ state: session.state, layer, queries }))
-    return attendAll(calls, 'engine.attendBatch', options)
+    const calls = this.callsOf(items, 'engine.attendBatch').map(({ state, item }) => ({ state, ...item }))
+    return attendAll(calls, 'engine.attendBatch', options ?? {})
   }
 
   /**
@@ -81,9 +84,12 @@ export class Engine {
     items: ReadonlyArray<KeysValues & { session: Session; layer: number }>,
     options: CallOptions = {},
   ): Promise<void> {
-    this.checkOpen('engine.appendBatch')
-    const calls = items.map(({ session, layer, ...input }) => ({ state: session.state, layer, input }))
-    return appendAll(calls, 'engine.appendBatch', options)
+    const calls = this.callsOf(items, 'engine.appendBatch')
+    return appendAll(
+      calls.map(({ state, item }) => ({ state, layer: item.layer, input: item })),
+      'engine.appendBatch',
+      options ?? {},
+    )
   }
 
   /**
@@ -92,22 +98,49 @@ export class Engine {
    */
   async restore(stream: ReadableStream<Uint8Array>, options: RestoreOptions = {}): Promise<Session> {
     this.checkOpen('engine.restore')
-    const state = await restoreState(this.backend, stream, options, (config) => {
-      this.checkSize(config, 'engine.restore', options.maxBytes)
-    })
-    return this.adopt(state)
+    return this.open(() =>
+      restoreState(this.backend, stream, options ?? {}, (config) => {
+        this.checkSize(config, 'engine.restore', options?.maxBytes)
+      }),
+    )
   }
 
   /** Frees every session and the backend once the calls made before have ended. May be called again. */
   async dispose(): Promise<void> {
-    if (this.disposed) return
-    this.disposed = true
-    await this.sessions.disposeAll()
-    this.backend.dispose()
+    this.closing ??= this.close()
+    return this.closing
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.dispose()
+  }
+
+  private async close(): Promise<void> {
+    await Promise.allSettled(this.opening)
+    await this.sessions.disposeAll()
+    this.backend.dispose()
+  }
+
+  private async open(make: () => Promise<SessionState>): Promise<Session> {
+    const session = make().then((state) => this.adopt(state))
+    this.opening.add(session)
+    try {
+      return await session
+    } finally {
+      this.opening.delete(session)
+    }
+  }
+
+  /** The items of a batch with their states. @throws ParisError `bad_dtype`, `bad_config`, `disposed` */
+  private callsOf<T extends { session: Session }>(items: readonly T[], where: string) {
+    this.checkOpen(where)
+    if (!Array.isArray(items)) throw badBatch('bad_dtype', where, describe(items), 'an array of items')
+    return (items as readonly T[]).map((item) => {
+      const state = (item?.session as Session | undefined)?.state
+      if (state instanceof SessionState && state.backend === this.backend) return { state, item }
+      const got = state ? 'a session of another engine' : describe(item?.session)
+      throw badBatch('bad_config', where, got, 'a session of this engine in each item')
+    })
   }
 
   private adopt(state: SessionState): Session {
@@ -127,7 +160,7 @@ export class Engine {
   }
 
   private checkOpen(where: string): void {
-    if (this.disposed) throw disposedError(where)
+    if (this.closing) throw disposedError(where)
   }
 
   private checkSize(config: SessionConfig, where: string, maxBytes = Number.MAX_SAFE_INTEGER): void {
@@ -140,4 +173,9 @@ export class Engine {
       fix: 'Lower capacity, layers or heads, or take a 16-bit store.',
     })
   }
+}
+
+function badBatch(code: 'bad_dtype' | 'bad_config', where: string, got: string, want: string): ParisError {
+  const fix = 'Make one batch an engine, of sessions that it created, restored or whose forks they are.'
+  return new ParisError(code, { where, got, want, fix })
 }

@@ -52,6 +52,12 @@ export function checkTensor(input: TensorInput, rule: TensorRule): Tensor {
   return { dtype, data, heads: rule.heads, tokens, d: rule.d, max: maxFinite(dtype, data, rule, tokens) }
 }
 
+/** Rows as a store keeps them, checked as `checkTensor` does. */
+export function storedTensor(buffer: ArrayBufferLike, store: Dtype, rule: TensorRule): Tensor {
+  if (store === 'f32') return checkTensor(new Float32Array(buffer), rule)
+  return checkTensor({ dtype: store, data: new Uint16Array(buffer) }, rule)
+}
+
 function untag(input: TensorInput, rule: TensorRule): { dtype: Dtype; data: Float32Array | Uint16Array } {
   if (input instanceof Float32Array) return { dtype: 'f32', data: input }
   const { dtype, data } = (input ?? {}) as { dtype?: unknown; data?: unknown }

@@ -4,7 +4,7 @@ import { seededSigns } from '../codec/signs.ts'
 import type { SessionConfig } from '../config.ts'
 import { type Dtype, dtypeBytes } from '../dtype.ts'
 import { ParisError } from '../errors.ts'
-import { rowBytes, type Tensor } from '../input.ts'
+import { rowBytes, storedTensor, type Tensor } from '../input.ts'
 import type { EncodeJob } from '../kernels/encode.ts'
 import { resetSummary, type SummaryPart, summaryCapacity, summaryPlan } from './summary.ts'
 import { type Zones, zonesOf } from './zones.ts'
@@ -15,8 +15,10 @@ export interface LayerCache {
   readonly values: Rows
   readonly summary: Summary
   length: number
-  /** Largest |k| ever appended: with the queries' it bounds the products. */
+  /** At least the largest |k| held: with the queries' it bounds the products. */
   maxKey: number
+  /** Whether a truncation may have left `maxKey` above that. */
+  loose: boolean
 }
 
 /** Bytes that a configuration takes, before anything is allocated. */
@@ -64,7 +66,7 @@ export class Cache {
     const parts = Object.fromEntries(plan.map(([part], i) => [part, buffers[2 + i]])) as Record<SummaryPart, Buf>
     const summary = { cap: summaryCapacity(this.config), D: shape.paddedDim, layout: this.backend.layout, ...parts }
     resetSummary(this.backend, summary, shape.kvHeads)
-    this.layers.push({ keys: rows(buffers[0]), values: rows(buffers[1]), summary, length: 0, maxKey: 0 })
+    this.layers.push({ keys: rows(buffers[0]), values: rows(buffers[1]), summary, length: 0, maxKey: 0, loose: false })
   }
 
   layer(index: number): LayerCache {
@@ -109,6 +111,7 @@ export class Cache {
     if (length >= layer.length) return
     const before = this.zones(index).retrieval
     layer.length = length
+    layer.loose = true
     const { counts, norms } = layer.summary
     if (this.zones(index).retrieval === before || (!counts && !norms)) return
     resetSummary(this.backend, layer.summary, this.config.shape.kvHeads)
@@ -116,11 +119,30 @@ export class Cache {
     if (job) this.backend.encode([job])
   }
 
+  /** The largest |k| of a layer; reads its rows only where a truncation left that open. */
+  async largestKey(index: number): Promise<number> {
+    const layer = this.layers[index]
+    if (!layer.loose) return layer.maxKey
+    const { kvHeads, headDim: d } = this.config.shape
+    const row = d * dtypeBytes(this.store)
+    let max = 0
+    for (let h = 0; h < kvHeads; h++)
+      for (let from = 0; from < layer.length; from += 4096) {
+        const tokens = Math.min(4096, layer.length - from)
+        const at = (h * this.config.capacity + from) * row
+        const { buffer } = (await this.backend.read(layer.keys.buf, at, tokens * row)).slice()
+        max = Math.max(max, storedTensor(buffer, this.store, { where: 'cache', name: 'keys', heads: 1, d, tokens }).max)
+      }
+    layer.maxKey = max
+    layer.loose = false
+    return max
+  }
+
   /** A copy that shares nothing. @throws ParisError `out_of_memory` */
   async fork(): Promise<Cache> {
     const copy = await Cache.open(this.backend, this.config, this.store)
     this.buffers.forEach((buf, i) => this.backend.copy(buf, 0, copy.buffers[i], 0, buf.bytes))
-    this.layers.forEach(({ length, maxKey }, i) => Object.assign(copy.layers[i], { length, maxKey }))
+    this.layers.forEach(({ length, maxKey, loose }, i) => Object.assign(copy.layers[i], { length, maxKey, loose }))
     return copy
   }
 

@@ -45,6 +45,8 @@ export function encode(job: EncodeJob<Bytes>): void {
       const e = exponentOf(x, 0, d)
       rotateRow(x, 0, d, e, rotation.signs.i8, y, 0, D)
       encodeKey(y, e, summary, h, job.at + i)
+      if (summary.norms && summary.normExp)
+        summary.norms.u8[h * summary.cap + job.at + i] = Math.floor(keyNorm(x) * 2 ** -summary.normExp.i32[h])
     }
   }
 }
@@ -52,23 +54,17 @@ export function encode(job: EncodeJob<Bytes>): void {
 function encodeKey(y: Float32Array, e: number, s: Summary<Bytes>, h: number, n: number): void {
   const B = s.D / M
   const weights = new Float64Array(B)
-  let squares = 0
   for (let b = 0; b < B; b++) {
-    const { id, planes, weight, square } = encodeSubspace(y, b * M)
+    const { id, planes, weight } = encodeSubspace(y, b * M)
     s.signs.u8[signByte(s, h, n, b)] = id
     for (let p = 0; p < 3; p++) s.magnitudes.u8[magnitudeByte(s, h, n, p, b)] = planes[p]
     if (s.counts) s.counts.u32[(h * B + b) * 256 + id]++
     weights[b] = weight / Math.sqrt(s.D)
-    squares += square
   }
   const { bits, unit } = weightScale(Math.max(...weights) / 255, e)
   s.scales.u16[h * s.cap + n] = bits
   for (let b = 0; b < B; b++)
     s.weights.u8[weightByte(s, h, n, b)] = unit === 0 ? 0 : Math.min(255, Math.round(weights[b] / unit))
-  if (s.norms && s.normExp) {
-    const norm = Math.sqrt(squares / s.D)
-    s.norms.u8[h * s.cap + n] = Math.floor(norm * 2 ** (e - s.normExp.i32[h]))
-  }
 }
 
 /** Sign byte, magnitude planes and unscaled weight ‖y_b‖² / Σ level |y_j| of one subspace. */
@@ -87,7 +83,7 @@ function encodeSubspace(y: Float32Array, at: number) {
     for (let p = 0; p < 3; p++) planes[p] |= ((index >> p) & 1) << j
     projection += LEVELS.centers[index] * a
   }
-  return { id, planes, square, weight: r > 0 ? square / projection : 0 }
+  return { id, planes, weight: r > 0 ? square / projection : 0 }
 }
 
 /**
@@ -121,8 +117,8 @@ function raiseNormExponent(job: EncodeJob<Bytes>, h: number): void {
   let need = NO_EXPONENT
   for (let i = 0; i < job.count; i++) {
     loadKey(job.keys, h, job.from + i, x)
-    const norm = scaledNorm(x)
-    if (norm > 0) need = Math.max(need, Math.floor(Math.log2(norm)) - 7)
+    const norm = keyNorm(x)
+    if (norm > 0) need = Math.max(need, binaryExponent(norm) - 7)
   }
   const now = normExp.i32[h]
   if (need <= now) return
@@ -131,10 +127,19 @@ function raiseNormExponent(job: EncodeJob<Bytes>, h: number): void {
   for (let n = 0; n < job.at; n++) norms.u8[h * cap + n] >>= shift
 }
 
-/** ‖k‖ with the coordinates that the rotation drops counted as 0, so that it agrees with the butterflies. */
-function scaledNorm(x: Float32Array): number {
+/**
+ * ‖k‖, the coordinates that the rotation drops counted as 0. From the key itself, for the exponent as for the byte:
+ * the f32 butterflies may round a length up to the next power of two, and a byte of 256 would wrap.
+ */
+function keyNorm(x: Float32Array): number {
   const least = Math.max(2 ** -126, 2 ** (exponentOf(x, 0, x.length) - 60))
   let sum = 0
   for (const v of x) if (Math.abs(v) >= least) sum += v * v
   return Math.sqrt(sum)
+}
+
+/** The e with 2^e ≤ x < 2^(e+1); `log2` alone may round up. */
+function binaryExponent(x: number): number {
+  const e = Math.floor(Math.log2(x))
+  return 2 ** e > x ? e - 1 : e
 }

@@ -63,8 +63,8 @@ async function appendChecked(calls: readonly Checked[], where: string, options: 
   throwIfAborted(options.signal, where)
   checkAllRoom(calls, where)
   checkStores(calls, where)
-  for (const { state, keys } of calls) if (keys.tokens > 0) await state.open(keys.dtype)
   await rollingBack(calls, async () => {
+    for (const { state, keys } of calls) if (keys.tokens > 0) await state.open(keys.dtype)
     const total = calls.reduce((sum, { keys }) => sum + keys.tokens, 0)
     const pace = new Pace(where, total, 'tokens', options)
     let done = 0
@@ -123,16 +123,16 @@ export async function prefillTokens(
   throwIfAborted(options.signal, 'session.prefill')
   checkAllRoom([call], 'session.prefill')
   checkStores([call], 'session.prefill')
-  if (T === 0) return { output: new Float32Array(0), lse: new Float32Array(0) }
-  checkProducts(state, queries, Math.max(state.cache?.layer(layer).maxKey ?? 0, keys.max), 'session.prefill')
-  const cache = await state.open(keys.dtype)
-  const rows = queryHeads * Math.min(T, PREFILL_CHUNK)
-  await state.scratch.reserve({ denseQueries: rows * d * 4, denseOutput: rows * d * 4, denseLse: rows * 4 })
+  await checkProducts(state, layer, queries, 'session.prefill', keys.max)
   const output = new Float32Array(queryHeads * T * d)
   const lse = new Float32Array(queryHeads * T)
   const q = tensorF32(queries)
   await rollingBack([call], async () => {
     const pace = new Pace('session.prefill', T, 'tokens', options)
+    if (T === 0) return
+    const cache = await state.open(keys.dtype)
+    const rows = queryHeads * Math.min(T, PREFILL_CHUNK)
+    await state.scratch.reserve({ denseQueries: rows * d * 4, denseOutput: rows * d * 4, denseLse: rows * 4 })
     for (let from = 0; from < T; from += PREFILL_CHUNK) {
       const to = Math.min(T, from + PREFILL_CHUNK)
       appendChunk(call, from, to)
@@ -178,30 +178,43 @@ function sliceTokens(q: Float32Array, T: number, d: number, from: number, to: nu
 
 /** Undoes what a failed call appended. */
 async function rollingBack(calls: readonly Checked[], body: () => Promise<void>): Promise<void> {
-  const before = calls.flatMap(({ state, layer }) => {
-    if (!state.cache) return []
-    const { length, maxKey } = state.cache.layer(layer)
-    return [{ cache: state.cache, layer, length, maxKey }]
+  const before = calls.map(({ state, layer }) => {
+    const length = state.length(layer)
+    state.underway.set(layer, length)
+    return { state, opened: state.cache !== undefined, layer, length, maxKey: state.cache?.layer(layer).maxKey ?? 0 }
   })
   try {
     await body()
   } catch (error) {
-    for (const { cache, layer, length, maxKey } of before) {
-      cache.truncate(layer, length)
-      cache.layer(layer).maxKey = maxKey
+    for (const { state, opened, layer, length, maxKey } of before) {
+      if (!opened) state.unopen()
+      state.cache?.truncate(layer, length)
+      if (state.cache) state.cache.layer(layer).maxKey = maxKey
     }
     throw error
+  } finally {
+    for (const { state } of before) state.underway.clear()
   }
 }
 
 /**
- * Refuses queries whose products with the layer's keys could leave f32.
+ * Refuses queries whose products with the layer's keys, or with `newKeys` about to join them, could leave f32.
+ * @param newKeys the largest |k| of those
  * @throws ParisError `out_of_range`
  */
-export function checkProducts(state: SessionState, queries: Tensor, maxKey: number, where: string): void {
+export async function checkProducts(
+  state: SessionState,
+  layer: number,
+  queries: Tensor,
+  where: string,
+  newKeys = 0,
+): Promise<void> {
   const { group, paddedDim } = state.config.shape
-  const bound = queries.max * group * Math.max(1, maxKey) * paddedDim * Math.max(1, state.config.scale)
-  if (bound < 1e38) return
+  const fits = (maxKey: number) =>
+    queries.max * group * Math.max(1, maxKey) * paddedDim * Math.max(1, state.config.scale) < 1e38
+  if (fits(Math.max(newKeys, state.cache?.layer(layer).maxKey ?? 0))) return
+  const maxKey = Math.max(newKeys, (await state.cache?.largestKey(layer)) ?? 0)
+  if (fits(maxKey)) return
   throw outOfRange(where, `|q| up to ${queries.max} against |k| up to ${maxKey}`, 'products that stay below 1e38')
 }
 

@@ -1,7 +1,8 @@
 import type { Cache } from '../cache/cache.ts'
 import { writePart } from '../cache/summary.ts'
 import type { Pace } from '../calls.ts'
-import { checkTensor, type TensorInput } from '../input.ts'
+import { ParisError } from '../errors.ts'
+import { storedTensor } from '../input.ts'
 import { rowsAtOnce, type SnapshotTensor } from './snapshot-layout.ts'
 
 /** Writes a snapshot's tensors into an empty cache, in file order. */
@@ -56,12 +57,17 @@ export class CacheFill {
     }
   }
 
-  /** The largest |x| of some rows. @throws ParisError `not_finite` */
+  /** The largest |x| of some rows. @throws ParisError `snapshot_corrupt` where one is not finite: no session held it */
   private largest(t: SnapshotTensor, tokens: number, bytes: Uint8Array<ArrayBuffer>): number {
     const { store, config } = this.cache
-    const data = store === 'f32' ? new Float32Array(bytes.buffer) : new Uint16Array(bytes.buffer)
-    const input = { dtype: store, data } as TensorInput
-    return checkTensor(input, { where: 'engine.restore', name: t.name, heads: 1, d: config.shape.headDim, tokens }).max
+    const where = 'engine.restore'
+    try {
+      return storedTensor(bytes.buffer, store, { where, name: t.name, heads: 1, d: config.shape.headDim, tokens }).max
+    } catch (cause) {
+      const got = cause instanceof ParisError ? `${t.name} with ${cause.got}` : t.name
+      const fix = 'Copy or download the file again.'
+      throw new ParisError('snapshot_corrupt', { where, got, want: 'finite rows', fix, cause })
+    }
   }
 
   /** A centroid id is a byte of the sign plane. */

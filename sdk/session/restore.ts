@@ -2,9 +2,9 @@ import { sha256 } from '@noble/hashes/sha2.js'
 import { bytesToHex } from '@noble/hashes/utils.js'
 import type { Backend } from '../backend.ts'
 import { type CallOptions, Pace } from '../calls.ts'
-import { parseConfig, type SessionConfig, type SessionOptions } from '../config.ts'
+import { describe, parseConfig, type SessionConfig, type SessionOptions } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
-import { ParisError } from '../errors.ts'
+import { ParisError, throwIfAborted } from '../errors.ts'
 import { headerBytes, parseHeader, type TensorHeader } from '../safetensors.ts'
 import { ByteReader } from './byte-reader.ts'
 import { CacheFill } from './cache-fill.ts'
@@ -34,16 +34,21 @@ export async function restoreState(
   options: RestoreOptions,
   admit: (config: SessionConfig) => void,
 ): Promise<SessionState> {
-  const reader = new ByteReader(stream, WHERE)
+  const { signal } = options
+  throwIfAborted(signal, WHERE)
+  const reader = new ByteReader(checkStream(stream), WHERE)
+  // A source that has stalled must not hold up an abort.
+  const stop = () => void reader.cancel(signal?.reason)
+  signal?.addEventListener('abort', stop)
   const hash = sha256.create()
   let state: SessionState | undefined
   try {
     const { header, digest, raw } = await readHeader(reader)
     const { config, lengths, store } = describeSnapshot(header)
-    checkExpected(config, options.expect)
+    checkExpected({ ...config, store }, options.expect)
     const tensors = store ? snapshotTensors(config, lengths, store) : []
     checkTensors(header, tensors)
-    admit(config)
+    admit({ ...config, store })
     hash.update(raw)
     state = new SessionState(backend, config)
     const pace = new Pace(WHERE, header.dataBytes, 'bytes', options)
@@ -64,8 +69,22 @@ export async function restoreState(
   } catch (error) {
     await state?.dispose()
     await reader.cancel(error)
+    throwIfAborted(signal, WHERE)
     throw error
+  } finally {
+    signal?.removeEventListener('abort', stop)
   }
+}
+
+function checkStream(stream: ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
+  const streams = typeof (stream as { getReader?: unknown } | undefined)?.getReader === 'function'
+  if (streams && !stream.locked) return stream
+  throw new ParisError('bad_dtype', {
+    where: `${WHERE}(stream)`,
+    got: streams ? 'a stream that is being read already' : describe(stream),
+    want: 'a ReadableStream of Uint8Array that nobody reads',
+    fix: 'Hand in session.snapshot(), response.body or Readable.toWeb(file) itself.',
+  })
 }
 
 /** The header, its digest, and its bytes with the digest's digits as zeros. */
@@ -104,6 +123,8 @@ function describeSnapshot(header: TensorHeader): {
       throw new Error('lengths')
     const store = text('store')
     if (!['', 'f32', 'f16', 'bf16'].includes(store)) throw new Error('store')
+    if (store === '' ? config.store || lengths.some((n) => n > 0) : config.store && config.store !== store)
+      throw new Error('store')
     return { config, lengths: lengths as number[], store: store === '' ? undefined : (store as Dtype) }
   } catch (cause) {
     throw corrupt('metadata that describes no session', 'config, lengths and store as written', cause)

@@ -32,7 +32,7 @@ export interface SessionStats {
 /**
  * The KV cache of one sequence, all layers. Made by `Engine.createSession`.
  * Calls run in call order. Typed arrays handed in are read until the call's promise settles: leave them unchanged until
- * then. Every call throws `disposed` after `dispose()`; a refused call changes nothing.
+ * then. Every call that works on the tokens throws `disposed` after `dispose()`; a refused call changes nothing.
  */
 export class Session {
   /** @internal */
@@ -52,7 +52,7 @@ export class Session {
   /** Tokens of a layer, as of the calls that have completed. @throws ParisError `bad_layer` */
   length(layer = 0): number {
     this.state.checkLayer(layer, 'session.length')
-    return this.state.length(layer)
+    return this.state.settledLength(layer)
   }
 
   /**
@@ -61,7 +61,7 @@ export class Session {
    * @throws ParisError `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `capacity`, `out_of_memory`, `aborted`
    */
   async append(layer: number, input: KeysValues, options: CallOptions = {}): Promise<void> {
-    return appendAll([{ state: this.state, layer, input }], 'session.append', options)
+    return appendAll([{ state: this.state, layer, input }], 'session.append', options ?? {})
   }
 
   /**
@@ -76,11 +76,11 @@ export class Session {
     options: CallOptions = {},
   ): Promise<AttendResult> {
     const where = 'session.prefill'
-    throwIfAborted(options.signal, where)
+    throwIfAborted(options?.signal, where)
     const checked = checkAppend(this.state, layer, input, where)
     const { queryHeads: heads, headDim: d } = this.config.shape
     const queries = checkTensor(input.queries, { where, name: 'queries', heads, d, tokens: checked.keys.tokens })
-    return this.state.run(where, () => prefillTokens(this.state, layer, queries, checked, options))
+    return this.state.run(where, () => prefillTokens(this.state, layer, queries, checked, options ?? {}))
   }
 
   /**
@@ -90,7 +90,11 @@ export class Session {
    * @throws ParisError `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `aborted`
    */
   async attend(layer: number, input: { queries: TensorInput }, options: CallOptions = {}): Promise<AttendResult> {
-    const [result] = await attendAll([{ state: this.state, layer, queries: input?.queries }], 'session.attend', options)
+    const [result] = await attendAll(
+      [{ state: this.state, layer, queries: input?.queries }],
+      'session.attend',
+      options ?? {},
+    )
     return result
   }
 
@@ -106,12 +110,12 @@ export class Session {
     options: CallOptions = {},
   ): Promise<RetrieveResult> {
     const where = 'session.retrieve'
-    throwIfAborted(options.signal, where)
+    throwIfAborted(options?.signal, where)
     const k = input?.k ?? this.config.policy.k
     checkK(k, where)
     const queries = checkQueries(this.state, layer, input?.queries, where)
     return this.state.run(where, async () => {
-      throwIfAborted(options.signal, where)
+      throwIfAborted(options?.signal, where)
       return retrieveTop(this.state, layer, queries, k)
     })
   }
@@ -156,7 +160,10 @@ export class Session {
   /** As of the calls that have completed. */
   stats(): SessionStats {
     const { backend, cache, config, calls, audit } = this.state
-    const layers = this.state.lengths().map((length) => ({ length, zones: zonesOf(length, config.policy) }))
+    const layers = this.state.lengths().map((_, layer) => {
+      const length = this.state.settledLength(layer)
+      return { length, zones: zonesOf(length, config.policy) }
+    })
     return {
       backend: backend.name,
       store: cache?.store ?? config.store,
@@ -182,7 +189,7 @@ export class Session {
    * or a dispose breaks the stream with `snapshot_stale`.
    */
   snapshot(options: CallOptions = {}): ReadableStream<Uint8Array> {
-    return snapshotStream(this.state, options)
+    return snapshotStream(this.state, options ?? {})
   }
 
   /** Frees everything once the calls made before have ended. May be called again. */

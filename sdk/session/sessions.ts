@@ -12,7 +12,8 @@ export class Sessions {
     this.open.delete(session)
   }
 
+  /** Those that calls under way still add, such as forks, too. */
   async disposeAll(): Promise<void> {
-    await Promise.all([...this.open].map((session) => session.dispose()))
+    while (this.open.size > 0) await Promise.all([...this.open].map((session) => session.dispose()))
   }
 }

@@ -2,7 +2,6 @@ import { sha256 } from '@noble/hashes/sha2.js'
 import { bytesToHex } from '@noble/hashes/utils.js'
 import type { Cache } from '../cache/cache.ts'
 import { readPart } from '../cache/summary.ts'
-import { zonesOf } from '../cache/zones.ts'
 import { type CallOptions, Pace } from '../calls.ts'
 import { configOptions } from '../config.ts'
 import { ParisError } from '../errors.ts'
@@ -36,6 +35,9 @@ export function snapshotStream(state: SessionState, options: CallOptions): Reada
     },
     async cancel() {
       await chunks.return(undefined)
+      // A generator that never started has no end to run.
+      const snapshot = await captured.catch(() => undefined)
+      if (snapshot) state.snapshots.delete(snapshot)
     },
   })
 }
@@ -102,10 +104,12 @@ async function* dataOf(state: SessionState, snapshot: Capture): AsyncGenerator<U
   if (!cache) return
   for (const tensor of tensors) {
     const copy = copies.get(tensor.name)
-    if (copy) yield copy
-    else
+    if (copy) {
+      if (copy.length > 0) yield copy
+    } else
       for (let h = 0; h < state.config.shape.kvHeads; h++)
         for (let from = 0; from < tensor.rows; from += rowsAtOnce(tensor)) {
+          checkFresh(state, snapshot)
           const chunk = await readRows(cache, tensor, h, from, Math.min(tensor.rows, from + rowsAtOnce(tensor)))
           checkFresh(state, snapshot)
           yield chunk
@@ -139,7 +143,8 @@ async function readAll(cache: Cache, tensor: SnapshotTensor): Promise<Uint8Array
   const heads = cache.config.shape.kvHeads
   const { normExp } = cache.layer(tensor.layer).summary
   if (tensor.part === 'normExp' && normExp) return cache.backend.read(normExp, 0, heads * 4)
-  const zone = zonesOf(cache.layer(tensor.layer).length, cache.config.policy).retrieval
+  const zone = tensor.rows
+  if (zone === 0) return new Uint8Array(0)
   const parts = await Promise.all(Array.from({ length: heads }, (_, h) => readRows(cache, tensor, h, 0, zone)))
   const all = new Uint8Array(heads * zone)
   parts.forEach((part, h) => all.set(part, h * zone))

@@ -28,8 +28,10 @@ export class SessionState {
   /** Snapshots under way: a truncation below what one has captured makes it stale. */
   readonly snapshots = new Set<{ readonly longest: number; stale: boolean }>()
   readonly calls = { append: 0, prefill: 0, attend: 0, retrieve: 0 }
+  /** Lengths before the append under way, of the layers that it touches. */
+  readonly underway = new Map<number, number>()
   cache: Cache | undefined
-  disposed = false
+  private closing: Promise<void> | undefined
 
   constructor(
     readonly backend: Backend,
@@ -55,6 +57,22 @@ export class SessionState {
     }
     this.cache = cache
     return cache
+  }
+
+  /** Gives back what `open` took, for a first append that failed. */
+  unopen(): void {
+    this.cache?.dispose()
+    this.cache = undefined
+    this.scratch.dispose()
+  }
+
+  get disposed(): boolean {
+    return this.closing !== undefined
+  }
+
+  /** Tokens of a layer as of the calls that have completed. */
+  settledLength(layer: number): number {
+    return this.underway.get(layer) ?? this.length(layer)
   }
 
   length(layer: number): number {
@@ -91,13 +109,8 @@ export class SessionState {
   }
 
   async dispose(): Promise<void> {
-    if (this.disposed) return
-    this.disposed = true
-    await this.queue.run(async () => {
-      this.cache?.dispose()
-      this.cache = undefined
-      this.scratch.dispose()
-    })
+    this.closing ??= this.queue.run(async () => this.unopen())
+    return this.closing
   }
 }
 

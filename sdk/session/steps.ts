@@ -55,8 +55,7 @@ export async function attendAll(
     calls.map(({ state }) => state.queue),
     async () => {
       throwIfAborted(options.signal, where)
-      for (const { state, layer, queries } of checked)
-        checkProducts(state, queries, state.cache?.layer(layer).maxKey ?? 0, where)
+      for (const { state, layer, queries } of checked) await checkProducts(state, layer, queries, where)
       const results = new Array<AttendResult>(calls.length)
       for (const round of rounds(checked)) await attendRound(round, results)
       return results
@@ -86,7 +85,10 @@ async function attendRound(round: readonly Checked[], results: AttendResult[]): 
     const { state, layer, queries, index } = call
     const { queryHeads, headDim } = state.config.shape
     if (state.cache) open.push({ call, item: attendItem(state, state.cache, layer, queries) })
-    else results[index] = emptyResult(queryHeads, headDim)
+    else {
+      results[index] = emptyResult(queryHeads, headDim)
+      state.calls.attend++
+    }
   }
   if (open.length === 0) return
   const attended = attendStep(
@@ -138,8 +140,11 @@ export async function retrieveTop(
   const heads = config.shape.kvHeads
   const { sink, retrieval } = cache?.zones(layer) ?? { sink: 0, retrieval: 0 }
   const found = Math.min(k, retrieval)
-  if (!cache || found === 0) return { indices: new Uint32Array(0), scores: new Float32Array(0), k: 0 }
-  checkProducts(state, queries, cache.layer(layer).maxKey, 'session.retrieve')
+  await checkProducts(state, layer, queries, 'session.retrieve')
+  if (!cache || found === 0) {
+    state.calls.retrieve++
+    return { indices: new Uint32Array(0), scores: new Float32Array(0), k: 0 }
+  }
   await scratch.reserve(retrieverPlan(config, found))
   const item = { ...attendItem(state, cache, layer, queries), zone: retrieval, base: sink, k: found }
   const [top] = retrieve(backend, [item])
