@@ -1,0 +1,175 @@
+import { scratch } from './arena'
+import { elementBytes, exp4, fourDots, rowF32 } from './lanes'
+
+/*
+ * Up to four query heads of a group share each row; while scores are softmaxed a lane is a query.
+ *
+ *   | s·q0  s·q1  s·q2  s·q3 |   one vector a position: scores, then weights
+ *
+ * Values: eight dimensions of four queries are eight accumulators in registers, summed over a chunk of positions.
+ *
+ *   v[j … j+3] · p0   v[j+4 … j+7] · p0   …   v[j … j+3] · p3   v[j+4 … j+7] · p3
+ */
+const CHUNK: usize = 64
+
+export function attend(
+  queries: usize,
+  keys: usize,
+  keysDtype: i32,
+  keysCap: i32,
+  values: usize,
+  valuesDtype: i32,
+  valuesCap: i32,
+  d: i32,
+  heads: i32,
+  group: i32,
+  before0: i32,
+  before1: i32,
+  after0: i32,
+  after1: i32,
+  ids: usize,
+  k: i32,
+  base: i32,
+  scale: f32,
+  parts: i32,
+  partials: usize,
+): void {
+  const first = before1 - before0
+  const total = first + k + after1 - after0
+  const run = (total + parts - 1) / parts
+  const row = (<usize>d) << 2
+  const state = row + 8
+  const pointers = scratch(((<usize>run + CHUNK) << 4) + (CHUNK + 8) * row + (CHUNK << 2) + ((<usize>run + 4) << 2))
+  const spare = pointers + (CHUNK << 2)
+  const sums = spare + CHUNK * row
+  const scores = sums + 4 * row
+  const positions = scores + ((<usize>run) << 4)
+  const keyRow = <usize>d * elementBytes(keysDtype)
+  const valueRow = <usize>d * elementBytes(valuesDtype)
+  for (let p = 0; p < parts; p++) {
+    const from = min<i32>(total, p * run)
+    const count = min<i32>(total, from + run) - from
+    for (let h = 0; h < heads; h++) {
+      for (let i = 0; i < count; i++) {
+        const at = from + i
+        let position = after0 + at - first - k
+        if (at < first) position = before0 + at
+        else if (at < first + k) position = base + load<u32>(ids + ((<usize>h * <usize>k + <usize>(at - first)) << 2))
+        store<u32>(positions + ((<usize>i) << 2), position)
+      }
+      const headKeys = keys + <usize>h * <usize>keysCap * keyRow
+      const headValues = values + <usize>h * <usize>valuesCap * valueRow
+      for (let g = 0; g < group; g += 4) {
+        const q = <usize>h * <usize>group + <usize>g
+        const some = min<i32>(4, group - g)
+        const out = partials + (<usize>p * <usize>heads * <usize>group + q) * state
+        const top = scoreRun(queries + q * row, some, headKeys, keysDtype, d, positions, count, scale, spare, scores)
+        const total = softmaxRun(scores, count, top)
+        memory.fill(sums, 0, 4 * row)
+        for (let i = 0; i < count; i += <i32>CHUNK) {
+          const part = min<i32>(<i32>CHUNK, count - i)
+          gather(headValues, valuesDtype, d, positions + ((<usize>i) << 2), part, spare, pointers)
+          for (let j: usize = 0; j < row; j += 32)
+            accumulate(pointers, part, j, scores + ((<usize>i) << 4), sums + j, row)
+        }
+        for (let r = 0; r < some; r++) {
+          memory.copy(out + <usize>r * state, sums + <usize>r * row, row)
+          store<f32>(out + <usize>r * state + row, lane(top, r))
+          store<f32>(out + <usize>r * state + row, lane(total, r), 4)
+        }
+      }
+    }
+  }
+}
+
+function lane(x: v128, i: i32): f32 {
+  if (i === 0) return f32x4.extract_lane(x, 0)
+  if (i === 1) return f32x4.extract_lane(x, 1)
+  return i === 2 ? f32x4.extract_lane(x, 2) : f32x4.extract_lane(x, 3)
+}
+
+/** Scores of the run for four queries, the last one repeated where there are fewer; returns their maxima. */
+function scoreRun(
+  queries: usize,
+  some: i32,
+  keys: usize,
+  dtype: i32,
+  d: i32,
+  positions: usize,
+  count: i32,
+  scale: f32,
+  spare: usize,
+  scores: usize,
+): v128 {
+  const row = (<usize>d) << 2
+  const bytes = <usize>d * elementBytes(dtype)
+  const q1 = queries + row * min<i32>(1, some - 1)
+  const q2 = queries + row * min<i32>(2, some - 1)
+  const q3 = queries + row * min<i32>(3, some - 1)
+  let top = f32x4.splat(-Infinity)
+  for (let i = 0; i < count; i++, scores += 16) {
+    const key = rowF32(keys + <usize>load<u32>(positions + ((<usize>i) << 2)) * bytes, dtype, d, spare)
+    const s = f32x4.mul(fourDots(key, queries, q1, q2, q3, row), f32x4.splat(scale))
+    v128.store(scores, s)
+    top = f32x4.pmax(top, s)
+  }
+  return top
+}
+
+/** Scores become e^(s − max); returns their sums. */
+function softmaxRun(scores: usize, count: i32, top: v128): v128 {
+  let total = f32x4.splat(0)
+  for (let i = 0; i < count; i++, scores += 16) {
+    const p = exp4(f32x4.sub(v128.load(scores), top))
+    v128.store(scores, p)
+    total = f32x4.add(total, p)
+  }
+  return total
+}
+
+/** Addresses of the chunk's value rows as f32. */
+function gather(values: usize, dtype: i32, d: i32, positions: usize, count: i32, spare: usize, pointers: usize): void {
+  const bytes = <usize>d * elementBytes(dtype)
+  for (let i: usize = 0; i < <usize>count; i++, spare += (<usize>d) << 2) {
+    const row = values + <usize>load<u32>(positions + (i << 2)) * bytes
+    store<usize>(pointers + (i << 2), rowF32(row, dtype, d, spare))
+  }
+}
+
+/** Adds Σ p·v of a chunk to eight dimensions of four queries; `row` bytes lie between two queries' sums. */
+function accumulate(pointers: usize, count: i32, j: usize, weights: usize, sums: usize, row: usize): void {
+  const sums2 = sums + (row << 1)
+  let a = v128.load(sums)
+  let a1 = v128.load(sums, 16)
+  let b = v128.load(sums + row)
+  let b1 = v128.load(sums + row, 16)
+  let c = v128.load(sums2)
+  let c1 = v128.load(sums2, 16)
+  let e = v128.load(sums2 + row)
+  let e1 = v128.load(sums2 + row, 16)
+  for (const end = pointers + ((<usize>count) << 2); pointers < end; pointers += 4, weights += 16) {
+    const value = load<usize>(pointers) + j
+    const v = v128.load(value)
+    const v1 = v128.load(value, 16)
+    const p0 = v128.load_splat<u32>(weights)
+    a = f32x4.add(a, f32x4.mul(v, p0))
+    a1 = f32x4.add(a1, f32x4.mul(v1, p0))
+    const p1 = v128.load_splat<u32>(weights, 4)
+    b = f32x4.add(b, f32x4.mul(v, p1))
+    b1 = f32x4.add(b1, f32x4.mul(v1, p1))
+    const p2 = v128.load_splat<u32>(weights, 8)
+    c = f32x4.add(c, f32x4.mul(v, p2))
+    c1 = f32x4.add(c1, f32x4.mul(v1, p2))
+    const p3 = v128.load_splat<u32>(weights, 12)
+    e = f32x4.add(e, f32x4.mul(v, p3))
+    e1 = f32x4.add(e1, f32x4.mul(v1, p3))
+  }
+  v128.store(sums, a)
+  v128.store(sums, a1, 16)
+  v128.store(sums + row, b)
+  v128.store(sums + row, b1, 16)
+  v128.store(sums2, c)
+  v128.store(sums2, c1, 16)
+  v128.store(sums2 + row, e)
+  v128.store(sums2 + row, e1, 16)
+}
