@@ -1,17 +1,12 @@
-import { chooseBackend, createReferenceBackend, type Device, Engine } from '../sdk/index.ts'
+import type { Engine } from '../sdk/index.ts'
+import { type EngineOptions, openEngine } from './candidates.ts'
+import { compileFrom, navigatorGpu } from './web.ts'
 
 export * from '../sdk/index.ts'
+export type { EngineOptions } from './candidates.ts'
 
-/** Options of `createEngine`. */
-export interface EngineOptions {
-  /** `auto` (default) takes the fastest backend that runs here; see `engine.info` for what won and why. */
-  readonly device?: Device
-}
-
-/** Opens an engine. @throws ParisError `backend_unavailable` where the device asked for cannot run here */
-export async function createEngine({ device = 'auto' }: EngineOptions = {}): Promise<Engine> {
-  const { backend, passedOver } = await chooseBackend(device, [
-    { name: 'reference', open: async () => createReferenceBackend() },
-  ])
-  return new Engine(backend, passedOver)
+/** Opens an engine on Deno, with its own WebGPU. @throws ParisError `backend_unavailable` */
+export async function createEngine(options: EngineOptions = {}): Promise<Engine> {
+  const wasm = () => compileFrom(new URL('../build/kernels.wasm', import.meta.url))
+  return openEngine({ gpu: navigatorGpu, wasm }, options)
 }

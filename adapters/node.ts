@@ -1,20 +1,22 @@
-import { chooseBackend, createReferenceBackend, type Device, Engine } from '../sdk/index.ts'
+import { readFile } from 'node:fs/promises'
+import type { Engine } from '../sdk/index.ts'
+import { type EngineOptions, openEngine } from './candidates.ts'
+import { openDawn, trackDevice } from './dawn.ts'
 
 export * from '../sdk/index.ts'
-
-/** Options of `createEngine`. */
-export interface EngineOptions {
-  /** `auto` (default) takes the fastest backend that runs here; see `engine.info` for what won and why. */
-  readonly device?: Device
-}
+export type { EngineOptions } from './candidates.ts'
 
 /**
- * Opens an engine on Node.
+ * Opens an engine on Node: WebGPU through the optional package `webgpu`, else WebAssembly, else plain TypeScript.
  * @throws ParisError `backend_unavailable` where the device asked for cannot run here
  */
-export async function createEngine({ device = 'auto' }: EngineOptions = {}): Promise<Engine> {
-  const { backend, passedOver } = await chooseBackend(device, [
-    { name: 'reference', open: async () => createReferenceBackend() },
-  ])
-  return new Engine(backend, passedOver)
+export async function createEngine(options: EngineOptions = {}): Promise<Engine> {
+  return openEngine(
+    {
+      gpu: async () => (await openDawn()).gpu,
+      onDevice: (device) => void trackDevice(device),
+      wasm: async () => WebAssembly.compile(await readFile(new URL('../build/kernels.wasm', import.meta.url))),
+    },
+    options,
+  )
 }

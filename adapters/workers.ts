@@ -1,17 +1,11 @@
-import { chooseBackend, createReferenceBackend, type Device, Engine } from '../sdk/index.ts'
+import kernels from '../build/kernels.wasm'
+import type { Engine } from '../sdk/index.ts'
+import { type EngineOptions, openEngine } from './candidates.ts'
 
 export * from '../sdk/index.ts'
+export type { EngineOptions } from './candidates.ts'
 
-/** Options of `createEngine`. */
-export interface EngineOptions {
-  /** `auto` (default) takes the fastest backend that runs here; see `engine.info` for what won and why. */
-  readonly device?: Device
-}
-
-/** Opens an engine. @throws ParisError `backend_unavailable` where the device asked for cannot run here */
-export async function createEngine({ device = 'auto' }: EngineOptions = {}): Promise<Engine> {
-  const { backend, passedOver } = await chooseBackend(device, [
-    { name: 'reference', open: async () => createReferenceBackend() },
-  ])
-  return new Engine(backend, passedOver)
+/** Opens an engine on an edge worker: WebAssembly from the imported module. @throws ParisError `backend_unavailable` */
+export async function createEngine(options: EngineOptions = {}): Promise<Engine> {
+  return openEngine({ wasm: async () => kernels }, options)
 }

@@ -70,3 +70,10 @@ export function throwIfAborted(signal: AbortSignal | undefined, where: string): 
     cause: signal.reason,
   })
 }
+
+/** A short, safe rendering of any value for an error message. */
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(value.slice(0, 80))
+  if (value !== null && typeof value === 'object') return Object.prototype.toString.call(value).slice(8, -1)
+  return String(value)
+}

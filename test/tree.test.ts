@@ -54,7 +54,7 @@ describe('the room rule', () => {
       ['.ts', '.wgsl'].flatMap((ending) => files(folder, ending)),
     )
     const long = sources
-      .filter((file) => !file.endsWith('sources.ts'))
+      .filter((file) => !file.endsWith('sources.ts') && !file.includes('node_modules'))
       .filter((file) => readFileSync(join(root, file), 'utf8').split('\n').length > 301)
     expect(long).toEqual([])
   })

@@ -1,6 +1,9 @@
 import { afterAll, beforeAll, describe } from 'vitest'
 import type { Backend } from '../../sdk/backend.ts'
 import { createReferenceBackend } from '../../sdk/backends/reference.ts'
+import { createWasmBackend } from '../../sdk/backends/wasm.ts'
+import { openWebgpu } from './gpu.ts'
+import { compileKernels } from './kernels-wasm.ts'
 
 /** A backend under test, or the reason why it cannot run here. */
 export interface BackendCase {
@@ -9,7 +12,11 @@ export interface BackendCase {
   readonly open: () => Promise<Backend>
 }
 
-export const backendCases: readonly BackendCase[] = [{ name: 'reference', open: async () => createReferenceBackend() }]
+export const backendCases: readonly BackendCase[] = [
+  { name: 'reference', open: async () => createReferenceBackend() },
+  { name: 'wasm', open: async () => createWasmBackend(compileKernels()) },
+  { name: 'webgpu', open: () => openWebgpu() },
+]
 
 /**
  * Runs one suite on every backend that can run here; prints why the others are skipped.

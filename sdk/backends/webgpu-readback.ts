@@ -1,0 +1,53 @@
+import type { DeviceState } from './webgpu.ts'
+
+const POOLED = 1 << 20
+
+/** Mappable buffers for `read`; small ones are kept. */
+export class Readback {
+  private readonly device: GPUDevice
+  private readonly idle = new Map<number, GPUBuffer[]>()
+  private readonly all = new Set<GPUBuffer>()
+
+  constructor(device: GPUDevice) {
+    this.device = device
+  }
+
+  take(bytes: number): GPUBuffer {
+    const size = bytes <= POOLED ? 2 ** Math.max(8, Math.ceil(Math.log2(Math.max(1, bytes)))) : Math.ceil(bytes / 4) * 4
+    const old = this.idle.get(size)?.pop()
+    if (old) return old
+    const fresh = this.device.createBuffer({ label: 'readback', size, usage: 0x01 | 0x08 }) // MAP_READ | COPY_DST
+    this.all.add(fresh)
+    return fresh
+  }
+
+  /** The bytes, once they are there; the typed error if the device goes first. */
+  async map(buffer: GPUBuffer, bytes: number, state: DeviceState): Promise<Uint8Array> {
+    if (bytes > 0) {
+      try {
+        await buffer.mapAsync(1, 0, bytes) // READ
+      } catch (cause) {
+        this.drop(buffer)
+        await state.settle(cause)
+        throw cause
+      }
+    }
+    state.check()
+    const copy = bytes > 0 ? new Uint8Array(buffer.getMappedRange(0, bytes)).slice() : new Uint8Array(0)
+    if (bytes > 0) buffer.unmap()
+    if (buffer.size > POOLED) this.drop(buffer)
+    else this.idle.set(buffer.size, [...(this.idle.get(buffer.size) ?? []), buffer])
+    return copy
+  }
+
+  private drop(buffer: GPUBuffer): void {
+    this.all.delete(buffer)
+    buffer.destroy()
+  }
+
+  dispose(): void {
+    for (const buffer of this.all) buffer.destroy()
+    this.all.clear()
+    this.idle.clear()
+  }
+}

@@ -1,0 +1,65 @@
+import { existsSync } from 'node:fs'
+import { create } from 'webgpu'
+import { createWebgpuBackend, type WebgpuBackend, type WebgpuOptions } from '../../sdk/backends/webgpu.ts'
+import { BackendUnavailable } from '../../sdk/errors.ts'
+import { useSwiftShader } from './swiftshader.ts'
+
+interface Dawn {
+  readonly gpu: GPU
+  readonly devices: Set<GPUDevice>
+}
+
+/** The instance must live as long as the process, and devices must be gone before it ends. */
+function dawn(): Dawn {
+  const pinned = globalThis as { [key: symbol]: Dawn | undefined }
+  const key = Symbol.for('pariskv.dawn')
+  const known = pinned[key]
+  if (known) return known
+  const real = ['/dev/nvidia0', '/dev/dri', '/dev/dxg'].some((path) => existsSync(path))
+  const told = process.env.VK_DRIVER_FILES ?? process.env.VK_ICD_FILENAMES
+  // A parent process that uses the software GPU hands its variable down, but not the loaded library.
+  if (!real && (!told || told.includes('pariskv-swiftshader'))) useSwiftShader()
+  const made: Dawn = { gpu: create(['enable-dawn-features=vulkan_enable_f16_on_nvidia']), devices: new Set() }
+  pinned[key] = made
+  process.once('exit', () => {
+    for (const device of made.devices) device.destroy()
+  })
+  return made
+}
+
+export interface DeviceChoice {
+  /** WebGPU's default limits instead of the adapter's. */
+  readonly defaultLimits?: boolean
+  /** No optional feature at all: no subgroups, no f16. */
+  readonly bare?: boolean
+}
+
+/** A real GPU where the machine has one, the software GPU elsewhere. */
+export async function openDevice(choice: DeviceChoice = {}): Promise<GPUDevice> {
+  const { gpu, devices } = dawn()
+  const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' })
+  if (!adapter) throw new BackendUnavailable('webgpu', 'no adapter', 'Run npm ci, which brings a software GPU.')
+  const wanted = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
+  const limits = adapter.limits
+  const device = await adapter.requestDevice({
+    requiredFeatures: choice.bare ? [] : wanted.filter((feature) => adapter.features.has(feature)),
+    requiredLimits: choice.defaultLimits
+      ? {}
+      : {
+          maxBufferSize: limits.maxBufferSize,
+          maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
+          maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
+          maxComputeInvocationsPerWorkgroup: limits.maxComputeInvocationsPerWorkgroup,
+          maxComputeWorkgroupSizeX: limits.maxComputeWorkgroupSizeX,
+        },
+  })
+  devices.add(device)
+  void device.lost.then(() => devices.delete(device))
+  return device
+}
+
+/** A backend with a device of its own, destroyed with it. */
+export async function openWebgpu(choice: DeviceChoice = {}, options: WebgpuOptions = {}): Promise<WebgpuBackend> {
+  const device = await openDevice(choice)
+  return createWebgpuBackend(device, { ...options, onDispose: () => device.destroy() })
+}
