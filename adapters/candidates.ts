@@ -30,7 +30,7 @@ export interface Runtime {
 
 /** Opens an engine: webgpu, then wasm, then the reference, the first that can run here. */
 export async function openEngine(runtime: Runtime, options: EngineOptions): Promise<Engine> {
-  const { device = 'auto', gpu, wasm } = options
+  const { device = 'auto', gpu, wasm } = options ?? {}
   const candidates: Candidate[] = [
     { name: 'webgpu', open: () => openWebgpu(runtime, gpu, device === 'auto') },
     { name: 'wasm', open: async () => createWasmBackend(wasm ?? (await loadWasm(runtime))) },

@@ -10,6 +10,7 @@ import type { QueryJob } from './kernels/query.ts'
 import type { RerankJob } from './kernels/rerank.ts'
 import type { RotateJob } from './kernels/rotate.ts'
 import type { SelectJob } from './kernels/select.ts'
+import type { StoreJob } from './kernels/store.ts'
 import type { TopkJob } from './kernels/topk.ts'
 
 export type { Buf } from './bytes.ts'
@@ -27,6 +28,7 @@ export interface Kernels {
   attend(jobs: readonly AttendJob[]): void
   merge(jobs: readonly MergeJob[]): void
   dense(jobs: readonly DenseJob[]): void
+  store(jobs: readonly StoreJob[]): void
 }
 
 /** One request of `alloc`. */
@@ -37,8 +39,20 @@ export interface AllocRequest {
   readonly together?: string
 }
 
+/** What only a GPU can offer. */
+export interface GpuRecorder {
+  readonly device: GPUDevice
+  /**
+   * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted.
+   * @returns frees the recording's few KiB of job words: to be called after the submit
+   */
+  recordInto(encoder: GPUCommandEncoder, body: () => void): () => void
+  /** A caller's GPUBuffer, or a range of it from a multiple of 16, as a Buf. It stays the caller's. */
+  wrap(buffer: GPUBuffer, offset?: number, bytes?: number): Buf
+}
+
 /**
- * What a machine must offer to run this package: memory and eleven kernels. Calls take effect in call order;
+ * What a machine must offer to run this package: memory and twelve kernels. Calls take effect in call order;
  * only `alloc` and `read` wait. Offsets and sizes of `write`, `copy` and `read` are multiples of 4 bytes.
  */
 export interface Backend extends Kernels {
@@ -57,6 +71,10 @@ export interface Backend extends Kernels {
   read(buf: Buf, offset: number, bytes: number): Promise<Uint8Array>
   /** Into how many parts attention over `positions` positions is best cut; never falls as `positions` grows. */
   parts(positions: number, heads: number): number
+  /** Where there are pipelines to compile: those that `verbs` would use, all at once. Nothing is run or remembered. */
+  warm?(verbs: () => void): Promise<void>
+  /** Where there is a GPU: recording into a caller's commands, on a caller's buffers. */
+  readonly recorder?: GpuRecorder
   /** Bytes allocated now. */
   allocated(): number
   dispose(): void

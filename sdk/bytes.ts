@@ -35,3 +35,13 @@ export class Bytes implements Buf {
     return copy
   }
 }
+
+/** Bytes read back from a backend as f32, not copied. */
+export function f32View(bytes: Uint8Array): Float32Array {
+  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)
+}
+
+/** Bytes read back from a backend as u32, not copied. */
+export function u32View(bytes: Uint8Array): Uint32Array {
+  return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)
+}

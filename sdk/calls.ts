@@ -41,18 +41,29 @@ export class Pace {
 /** Runs tasks one after the other, in the order of `run`. */
 export class CallQueue {
   private tail: Promise<unknown> = Promise.resolve()
+  private pending = 0
+
+  /** Whether a task is under way or waits for its turn. */
+  get busy(): boolean {
+    return this.pending > 0
+  }
 
   run<T>(task: () => Promise<T>): Promise<T> {
-    const result = this.tail.then(task)
-    this.tail = result.catch(() => {})
-    return result
+    return CallQueue.runAll([this], task)
   }
 
   /** Runs one task when every queue has reached it; each queue waits for its end. */
   static runAll<T>(queues: Iterable<CallQueue>, task: () => Promise<T>): Promise<T> {
     const distinct = [...new Set(queues)]
-    const result = Promise.all(distinct.map((queue) => queue.tail)).then(task)
-    for (const queue of distinct) queue.tail = result.catch(() => {})
+    const result = Promise.all(distinct.map((queue) => queue.tail))
+      .then(task)
+      .finally(() => {
+        for (const queue of distinct) queue.pending--
+      })
+    for (const queue of distinct) {
+      queue.pending++
+      queue.tail = result.catch(() => {})
+    }
     return result
   }
 }

@@ -1,66 +1,113 @@
 import { z } from 'zod'
 import type { Dtype } from './dtype.ts'
-import { type ErrorCode, ParisError } from './errors.ts'
+import { describe, type ErrorCode, ParisError } from './errors.ts'
 import { makeShape, type Shape } from './shape.ts'
+
+/** How a session retrieves. Every field may be left out. */
+export interface PolicyOptions {
+  /** `paper`: the published scores (`collision`). `fast`: `signs` with β = .02. Fields given beside it win. */
+  readonly preset?: 'paper' | 'fast'
+  /**
+   * How keys are scored at first, by default `signs`: it finds with 5% candidates what `collision` finds with 10%, and
+   * needs no counts.
+   */
+  readonly coarse?: 'signs' | 'collision'
+  /** K: retrieved keys a KV head, 1 to 2²⁰, by default 100: they hold most of a sharp head's attention mass. */
+  readonly k?: number
+  /** First tokens always attended to, 0 to 2²⁰, by default 64; models park attention there. */
+  readonly sink?: number
+  /** Latest full-precision tokens before the buffer, 0 to 2²⁰, by default 256; attention is densest there. */
+  readonly local?: number
+  /**
+   * Tokens that gather in the buffer before they move on together, 1 to 2²⁰, by default 256, so that encoding runs in
+   * blocks.
+   */
+  readonly update?: number
+  /**
+   * A group's query heads choose by their mean (`mean`, published and the default) or each for itself, a key counting
+   * its best (`max`).
+   */
+  readonly group?: 'mean' | 'max'
+  /** β: candidates as a share of the zone, above 0 to 1. Unset: by zone length, see `candidateRatio`. */
+  readonly beta?: number
+  /** ρ: share of the zone that `collision` lets vote, above 0 to 1. Unset: by zone length. */
+  readonly rho?: number
+  /**
+   * Tokens below which attention is dense, 0 to 2²⁸, by default 2000: there reading everything is cheaper than choosing.
+   */
+  readonly denseBelow?: number
+  /**
+   * Weight `signs` scores by the key's length, one more byte a key. `auto`, the default, is off unless a model runner
+   * says that its model has no k-norm.
+   */
+  readonly normWeighted?: boolean | 'auto'
+  /**
+   * Every n-th retrieval is compared with the exact top K, n from 0 to 2³⁰; 0, the default, is never. Costs a scan of the
+   * zone's keys.
+   */
+  readonly auditEvery?: number
+}
+
+/** What `createSession` and `estimate` take: the model's shape, the capacity, and how to store and retrieve. */
+export interface SessionOptions {
+  /** L: decoder layers, 1 to 1024. */
+  readonly layers: number
+  /** Hq: query heads, 1 to 4096, a multiple of `kvHeads`. */
+  readonly queryHeads: number
+  /** H: key/value heads, 1 to 1024. */
+  readonly kvHeads: number
+  /** d: head dimension, a multiple of 8 from 8 to 256. */
+  readonly headDim: number
+  /**
+   * Tokens a layer can hold, 1 to 2²⁸. Memory for all of them is taken when the session opens (or at its first append).
+   */
+  readonly capacity: number
+  /** Seed of the rotation's signs, u32, by default 42. Any value serves; sessions that exchange codes need the same one. */
+  readonly seed?: number
+  /** How K and V are stored. Unset: as first given. */
+  readonly store?: Dtype
+  /** Multiplies q·k, above 0 to 10⁶. Unset: 1/√d. */
+  readonly scale?: number
+  readonly policy?: PolicyOptions
+}
+
+/** A schema for each documented field and for no other, that takes nothing which its type does not say. */
+type Fields<T> = { readonly [F in keyof Required<T>]: z.ZodType<unknown, T[F]> }
 
 const whole = (least: number, most: number) => z.number().int().min(least).max(most)
 
-/** How a session retrieves. Each default stands beside its field, with its reason. */
 const policySchema = z.strictObject({
-  /** `paper`: the published scores (`collision`). `fast`: `signs` with β = .02. Fields given beside it win. */
   preset: z.enum(['paper', 'fast']).optional(),
-  /** `signs` finds with 5% candidates what `collision` finds with 10%, and needs no counts. */
   coarse: z.enum(['signs', 'collision']).default('signs'),
-  /** K: retrieved keys a KV head. 100 hold most of a sharp head's attention mass. */
   k: whole(1, 1 << 20).default(100),
-  /** First tokens always attended to; models park attention there. */
   sink: whole(0, 1 << 20).default(64),
-  /** Latest full-precision tokens before the buffer; attention is densest there. */
   local: whole(0, 1 << 20).default(256),
-  /** Tokens that gather in the buffer before they move on together, so that encoding runs in blocks. */
   update: whole(1, 1 << 20).default(256),
-  /** A group's query heads choose by their mean (published) or each for itself, a key counting its best (`max`). */
   group: z.enum(['mean', 'max']).default('mean'),
-  /** β: candidates as a share of the zone. Unset: by zone length, see `candidateRatio`. */
   beta: z.number().gt(0).max(1).optional(),
-  /** ρ: share of the zone that `collision` lets vote. Unset: by zone length. */
   rho: z.number().gt(0).max(1).optional(),
-  /** Below this length attention is dense: reading everything is cheaper than choosing. */
   denseBelow: whole(0, 1 << 28).default(2000),
-  /** Weight `signs` scores by the key's length, one more byte a key. `auto` is off unless a model runner says that its model has no k-norm. */
   normWeighted: z.union([z.boolean(), z.literal('auto')]).default('auto'),
-  /** Every n-th retrieval is compared with the exact top K; 0 is never. Costs a scan of the zone's keys. */
   auditEvery: whole(0, 1 << 30).default(0),
-})
+} satisfies Fields<PolicyOptions>)
 
 const PRESETS = { paper: { coarse: 'collision' }, fast: { coarse: 'signs', beta: 0.02 } } as const
 
 const configSchema = z.strictObject({
-  /** L. */
   layers: whole(1, 1024),
-  /** Hq, a multiple of `kvHeads`. */
   queryHeads: whole(1, 4096),
-  /** H. */
   kvHeads: whole(1, 1024),
-  /** d, a multiple of 8 from 8 to 256. */
   headDim: z.number(),
-  /** Tokens a layer can hold. Memory for all of them is taken when the session opens (or at its first append). */
   capacity: whole(1, 1 << 28),
-  /** Seed of the rotation's signs, u32. Any value serves; sessions that exchange codes need the same one. */
   seed: whole(0, 0xffffffff).default(42),
-  /** How K and V are stored. Unset: as first given. */
   store: z.enum(['f32', 'f16', 'bf16']).optional(),
-  /** Multiplies q·k. Unset: 1/√d. */
   scale: z.number().gt(0).max(1e6).optional(),
   policy: policySchema.prefault({}),
-})
+} satisfies Fields<SessionOptions>)
 
-/** What `createSession` and `estimate` take. */
-export type SessionOptions = z.input<typeof configSchema>
-/** The policy as given. */
-export type PolicyOptions = z.input<typeof policySchema>
 /** The policy with every default filled in; `beta` and `rho` stay unset when they follow the zone's length. */
-export type Policy = Omit<z.output<typeof policySchema>, 'preset' | 'normWeighted'> & { readonly normWeighted: boolean }
+export type Policy = Required<Omit<PolicyOptions, 'preset' | 'beta' | 'rho' | 'normWeighted'>> &
+  Pick<PolicyOptions, 'beta' | 'rho'> & { readonly normWeighted: boolean }
 
 /** A checked configuration. */
 export interface SessionConfig {
@@ -76,7 +123,7 @@ export interface SessionConfig {
  * Checks a configuration and fills in its defaults.
  * @throws ParisError `bad_head_dim`, `bad_k` or `bad_config` naming the field
  */
-export function parseConfig(options: SessionOptions, where = 'createSession'): SessionConfig {
+export function parseConfig(options: SessionOptions, where = 'engine.createSession'): SessionConfig {
   const parsed = configSchema.safeParse(withPreset(options))
   if (!parsed.success) throw configError(where, parsed.error.issues[0], options)
   const { layers, queryHeads, kvHeads, headDim, capacity, seed, store, scale, policy } = parsed.data
@@ -114,7 +161,8 @@ export function configOptions(config: SessionConfig): SessionOptions {
   return { layers, queryHeads, kvHeads, headDim, capacity, seed, store, scale, policy }
 }
 
-function withPreset(options: SessionOptions): unknown {
+/** The return type holds the schema to taking all that the documented options can say. */
+function withPreset(options: SessionOptions): z.input<typeof configSchema> {
   const preset = options?.policy?.preset
   if (!preset || !(preset in PRESETS)) return options
   const given = Object.entries(options.policy ?? {}).filter(([, value]) => value !== undefined)
@@ -139,11 +187,4 @@ function configError(where: string, issue: z.core.$ZodIssue, options: unknown): 
     want: issue.message,
     fix: 'See SessionOptions for every field, its range and its default.',
   })
-}
-
-/** A short, safe rendering of any value for an error message. */
-export function describe(value: unknown): string {
-  if (typeof value === 'string') return JSON.stringify(value.slice(0, 80))
-  if (value !== null && typeof value === 'object') return Object.prototype.toString.call(value).slice(8, -1)
-  return String(value)
 }

@@ -77,13 +77,6 @@ function f16Values(): Float32Array {
   return table
 }
 
-/** Bits of one element to f32, for the 16-bit types. */
-export function decoder16(dtype: 'f16' | 'bf16'): (h: number) => number {
-  if (dtype === 'bf16') return bf16ToF32
-  const table = f16Values()
-  return (h) => table[h]
-}
-
 /**
  * Widens `count` elements to f32, exactly.
  * @param src `Float32Array` for f32, `Uint16Array` bit patterns otherwise

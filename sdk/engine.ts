@@ -1,14 +1,15 @@
 import type { Backend } from './backend.ts'
 import type { CallOptions } from './calls.ts'
-import { describe, parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
-import { ParisError, throwIfAborted } from './errors.ts'
+import { parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
+import { describe, ParisError, throwIfAborted } from './errors.ts'
 import type { TensorInput } from './input.ts'
 import { appendAll, type KeysValues } from './session/append.ts'
 import { type RestoreOptions, restoreState } from './session/restore.ts'
-import { Session } from './session/session.ts'
+import type { Session } from './session/session.ts'
 import { Sessions } from './session/sessions.ts'
 import { disposedError, estimateMemory, type MemoryUse, SessionState } from './session/state.ts'
 import { type AttendResult, attendAll } from './session/steps.ts'
+import { warmSteps } from './session/warm.ts'
 
 /** A backend that was tried and could not run, and why. */
 export interface PassedOver {
@@ -27,15 +28,22 @@ export interface EngineInfo {
 export class Engine {
   readonly info: EngineInfo
   private readonly sessions = new Sessions()
-  /** Sessions on their way: created or restored, not yet there. */
+  /** Sessions on their way, created or restored but not yet there, and what is being warmed. */
   private readonly opening = new Set<Promise<unknown>>()
   private closing: Promise<void> | undefined
+  /** Fires with `dispose`: a restore may wait for its source for ever. */
+  private readonly ending = new AbortController()
 
   constructor(
     private readonly backend: Backend,
     passedOver: readonly PassedOver[] = [],
   ) {
     this.info = { backend: backend.name, description: backend.description, passedOver }
+  }
+
+  /** The GPUDevice that the engine runs on, for encoders and buffers of your own; undefined unless on webgpu. */
+  get gpu(): GPUDevice | undefined {
+    return this.backend.recorder?.device
   }
 
   /**
@@ -46,7 +54,7 @@ export class Engine {
     this.checkOpen('engine.createSession')
     throwIfAborted(call?.signal, 'engine.createSession')
     const config = parseConfig(options)
-    this.checkSize(config, 'createSession')
+    this.checkSize(config, 'engine.createSession')
     return this.open(async () => {
       const state = new SessionState(this.backend, config)
       if (config.store) await this.orDispose(state, state.open(config.store))
@@ -56,29 +64,54 @@ export class Engine {
 
   /**
    * Bytes that a session would hold, before anything is allocated. Without `store` it counts f32 rows, the most.
+   * A prefill, a `check` and a retrieval of more than the policy's k take working memory beside it.
    * @throws ParisError as `createSession`
    */
   estimate(options: SessionOptions): MemoryUse {
-    const config = parseConfig(options, 'estimate')
-    this.checkSize(config, 'estimate')
+    const config = parseConfig(options, 'engine.estimate')
+    this.checkSize(config, 'engine.estimate')
     return estimateMemory(this.backend, config)
   }
 
   /**
+   * Compiles ahead what sessions of this configuration use, so that their first calls do not wait for it: on a GPU one
+   * pipeline a kernel, together; elsewhere nothing is to be done. Give `store`: f32 is assumed without it.
+   * @throws ParisError `bad_config`, `bad_head_dim`, `bad_k`, `disposed`, `device_lost`
+   */
+  async warm(options: SessionOptions): Promise<void> {
+    this.checkOpen('engine.warm')
+    const warming = warmSteps(this.backend, parseConfig(options, 'engine.warm'))
+    this.opening.add(warming)
+    try {
+      await warming
+    } finally {
+      this.opening.delete(warming)
+    }
+  }
+
+  /**
    * Attention steps of many sessions and layers together; each result equals that of `session.attend` to the bit.
-   * Refused as a whole. @param items queries [Hq, d] each
+   * Refused as a whole.
+   * @param items queries [Hq, d] each
+   * @returns output [Hq, d] and lse [Hq] of each item, in their order
+   * @throws ParisError as `session.attend`; `bad_config` for what is no array or a session of another engine
    */
   async attendBatch(
     items: ReadonlyArray<{ session: Session; layer: number; queries: TensorInput }>,
-    options: CallOptions = {},
+    options: Pick<CallOptions, 'signal'> = {},
   ): Promise<AttendResult[]> {
-    const calls = this.callsOf(items, 'engine.attendBatch').map(({ state, item }) => ({ state, ...item }))
-    return attendAll(calls, 'engine.attendBatch', options ?? {})
+    const calls = this.callsOf(items, 'engine.attendBatch')
+    return attendAll(
+      calls.map(({ state, item: { layer, queries } }) => ({ state, layer, queries })),
+      'engine.attendBatch',
+      options ?? {},
+    )
   }
 
   /**
    * Appends to many sessions and layers together, ragged: each item as `session.append`. All of it or nothing.
    * @param items keys and values [H, tokens, d] each
+   * @throws ParisError as `session.append`; `bad_config` for what is no array or a session of another engine
    */
   async appendBatch(
     items: ReadonlyArray<KeysValues & { session: Session; layer: number }>,
@@ -94,18 +127,31 @@ export class Engine {
 
   /**
    * Reads a snapshot of any backend into a new session.
+   * @param stream read to its end, or cancelled where the snapshot is refused
    * @throws ParisError `snapshot_corrupt`, `snapshot_mismatch`, `out_of_memory`, `aborted`, `disposed`
    */
   async restore(stream: ReadableStream<Uint8Array>, options: RestoreOptions = {}): Promise<Session> {
-    this.checkOpen('engine.restore')
-    return this.open(() =>
-      restoreState(this.backend, stream, options ?? {}, (config) => {
-        this.checkSize(config, 'engine.restore', options?.maxBytes)
-      }),
-    )
+    const where = 'engine.restore'
+    this.checkOpen(where)
+    const given = options?.signal
+    const signal = given ? AbortSignal.any([given, this.ending.signal]) : this.ending.signal
+    try {
+      return await this.open(() =>
+        restoreState(this.backend, stream, { ...options, signal }, (config) => {
+          this.checkSize(config, where, options?.maxBytes)
+        }),
+      )
+    } catch (error) {
+      if (signal.reason === this.ending.signal.reason && error instanceof ParisError && error.code === 'aborted')
+        throw disposedError(where)
+      throw error
+    }
   }
 
-  /** Frees every session and the backend once the calls made before have ended. May be called again. */
+  /**
+   * Frees every session and the backend once the calls made before have ended; a restore under way is refused with
+   * `disposed` and its source cancelled. May be called again.
+   */
   async dispose(): Promise<void> {
     this.closing ??= this.close()
     return this.closing
@@ -116,13 +162,14 @@ export class Engine {
   }
 
   private async close(): Promise<void> {
+    this.ending.abort()
     await Promise.allSettled(this.opening)
     await this.sessions.disposeAll()
     this.backend.dispose()
   }
 
   private async open(make: () => Promise<SessionState>): Promise<Session> {
-    const session = make().then((state) => this.adopt(state))
+    const session = make().then((state) => this.sessions.add(state))
     this.opening.add(session)
     try {
       return await session
@@ -131,23 +178,16 @@ export class Engine {
     }
   }
 
-  /** The items of a batch with their states. @throws ParisError `bad_dtype`, `bad_config`, `disposed` */
+  /** The items of a batch with their states. @throws ParisError `bad_config`, `disposed` */
   private callsOf<T extends { session: Session }>(items: readonly T[], where: string) {
     this.checkOpen(where)
-    if (!Array.isArray(items)) throw badBatch('bad_dtype', where, describe(items), 'an array of items')
-    return (items as readonly T[]).map((item) => {
+    if (!Array.isArray(items)) throw badBatch(where, describe(items), 'an array of items')
+    return Array.from(items as readonly T[], (item) => {
       const state = (item?.session as Session | undefined)?.state
       if (state instanceof SessionState && state.backend === this.backend) return { state, item }
       const got = state ? 'a session of another engine' : describe(item?.session)
-      throw badBatch('bad_config', where, got, 'a session of this engine in each item')
+      throw badBatch(where, got, 'a session of this engine in each item')
     })
-  }
-
-  private adopt(state: SessionState): Session {
-    const session = new Session(state, (gone) => this.sessions.delete(gone))
-    session.onFork((copy) => this.adopt(copy))
-    this.sessions.add(session)
-    return session
   }
 
   private async orDispose<T>(state: SessionState, work: Promise<T>): Promise<T> {
@@ -170,12 +210,12 @@ export class Engine {
       where,
       got: `${total} bytes`,
       want: `at most ${maxBytes}`,
-      fix: 'Lower capacity, layers or heads, or take a 16-bit store.',
+      fix: 'Lower capacity, layers or heads, take a 16-bit store, or raise the maxBytes of a restore.',
     })
   }
 }
 
-function badBatch(code: 'bad_dtype' | 'bad_config', where: string, got: string, want: string): ParisError {
+function badBatch(where: string, got: string, want: string): ParisError {
   const fix = 'Make one batch an engine, of sessions that it created, restored or whose forks they are.'
-  return new ParisError(code, { where, got, want, fix })
+  return new ParisError('bad_config', { where, got, want, fix })
 }

@@ -12,6 +12,7 @@ export type ErrorCode =
   | 'capacity'
   | 'out_of_memory'
   | 'disposed'
+  | 'busy'
   | 'aborted'
   | 'snapshot_corrupt'
   | 'snapshot_mismatch'
@@ -75,5 +76,5 @@ export function throwIfAborted(signal: AbortSignal | undefined, where: string): 
 export function describe(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(value.slice(0, 80))
   if (value !== null && typeof value === 'object') return Object.prototype.toString.call(value).slice(8, -1)
-  return String(value)
+  return typeof value === 'function' ? 'a function' : String(value)
 }

@@ -9,6 +9,7 @@ export type { TensorInput } from './input.ts'
 export type { Recall } from './retrieve/audit.ts'
 export type { KeysValues } from './session/append.ts'
 export type { CheckReport } from './session/check.ts'
+export type { GpuAttention, GpuKeysValues, GpuTensor } from './session/record.ts'
 export type { RestoreOptions } from './session/restore.ts'
 export { Session, type SessionStats } from './session/session.ts'
 export type { MemoryUse } from './session/state.ts'
@@ -23,7 +24,7 @@ export { type Shape, summaryBytes } from './shape.ts'
 
 // Backends
 
-export type { AllocRequest, Backend, Buf, Kernels } from './backend.ts'
+export type { AllocRequest, Backend, Buf, GpuRecorder, Kernels } from './backend.ts'
 export { type Candidate, chooseBackend, type Device } from './backends/choose.ts'
 export { createReferenceBackend } from './backends/reference.ts'
 export { createWasmBackend, type WasmOptions } from './backends/wasm.ts'

@@ -1,6 +1,5 @@
-import { describe } from './config.ts'
-import { type Dtype, f32ToBf16, f32ToF16, toF32 } from './dtype.ts'
-import { ParisError } from './errors.ts'
+import { type Dtype, fromF32, toF32 } from './dtype.ts'
+import { describe, ParisError } from './errors.ts'
 
 /**
  * A tensor as callers hand it in: `Float32Array` for f32, or the bits of a 16-bit type with a tag.
@@ -59,16 +58,42 @@ export function storedTensor(buffer: ArrayBufferLike, store: Dtype, rule: Tensor
 }
 
 function untag(input: TensorInput, rule: TensorRule): { dtype: Dtype; data: Float32Array | Uint16Array } {
-  if (input instanceof Float32Array) return { dtype: 'f32', data: input }
-  const { dtype, data } = (input ?? {}) as { dtype?: unknown; data?: unknown }
-  if (dtype === 'f32' && data instanceof Float32Array) return { dtype, data }
-  if ((dtype === 'f16' || dtype === 'bf16') && data instanceof Uint16Array) return { dtype, data }
+  const bare = plainView(input)
+  if (bare instanceof Float32Array) return { dtype: 'f32', data: bare }
+  const { dtype, data } = (bare ? {} : (input ?? {})) as { dtype?: unknown; data?: unknown }
+  const view = plainView(data)
+  if (dtype === 'f32' && view instanceof Float32Array) return { dtype, data: view }
+  if ((dtype === 'f16' || dtype === 'bf16') && view instanceof Uint16Array) return { dtype, data: view }
   throw new ParisError('bad_dtype', {
     where: `${rule.where}(${rule.name})`,
     got: dtype === undefined ? describe(input) : `dtype ${describe(dtype)} with ${describe(data)}`,
     want: "a Float32Array, { dtype: 'f32', data: Float32Array } or { dtype: 'f16' | 'bf16', data: Uint16Array }",
-    fix: 'Wrap 16-bit bit patterns with their dtype; convert anything else to Float32Array.',
+    fix: 'Wrap 16-bit bit patterns with their dtype; convert anything else to Float32Array. A detached buffer holds nothing.',
   })
+}
+
+const VIEW = Object.getPrototypeOf(Uint8Array.prototype) as object
+
+/** A getter of every typed array, whatever a subclass puts over it. */
+function intrinsic(view: unknown, name: 'buffer' | 'byteOffset' | 'length' | typeof Symbol.toStringTag): unknown {
+  return Object.getOwnPropertyDescriptor(VIEW, name)?.get?.call(view)
+}
+
+/**
+ * A view of our own class and of fixed length on the caller's memory: subclasses answer for their length and their
+ * slices as they like, and views on a growing buffer grow. Undefined for anything but the two classes, of any realm.
+ */
+function plainView(value: unknown): Float32Array | Uint16Array | undefined {
+  if (!ArrayBuffer.isView(value)) return undefined
+  const tag = intrinsic(value, Symbol.toStringTag)
+  if (tag !== 'Float32Array' && tag !== 'Uint16Array') return undefined
+  const memory = intrinsic(value, 'buffer') as ArrayBuffer
+  const [offset, length] = [intrinsic(value, 'byteOffset') as number, intrinsic(value, 'length') as number]
+  try {
+    return tag === 'Float32Array' ? new Float32Array(memory, offset, length) : new Uint16Array(memory, offset, length)
+  } catch {
+    return undefined
+  }
 }
 
 /** Bit pattern of +Inf: a magnitude at or above it is not finite. */
@@ -120,6 +145,7 @@ export function checkStorable(tensor: Tensor, store: Dtype, where: string, name:
 /** Tokens [from, to) of one head as bytes of the store's dtype; a copy only where the dtype changes. */
 export function rowBytes(tensor: Tensor, head: number, from: number, to: number, store: Dtype): Uint8Array {
   const { data, d, tokens, dtype } = tensor
+  checkUnchanged(tensor)
   const part = data.subarray((head * tokens + from) * d, (head * tokens + to) * d)
   const same = dtype === store ? part : convert(part, dtype, store)
   return new Uint8Array(same.buffer, same.byteOffset, same.byteLength)
@@ -129,10 +155,22 @@ function convert(part: Float32Array | Uint16Array, from: Dtype, to: Dtype): Floa
   const wide = new Float32Array(part.length)
   toF32(from, part, 0, part.length, wide)
   if (to === 'f32') return wide
-  return Uint16Array.from(wide, to === 'f16' ? f32ToF16 : f32ToBf16)
+  return Uint16Array.from(wide, (x) => fromF32(to, x))
+}
+
+/** @throws ParisError `bad_shape` where the caller's memory has shrunk or gone since the call */
+function checkUnchanged({ data, heads, tokens, d }: Tensor): void {
+  if (data.length === heads * tokens * d) return
+  throw new ParisError('bad_shape', {
+    where: 'a tensor handed in before',
+    got: `memory that has shrunk to ${data.length} elements or been transferred since the call`,
+    want: `the ${heads * tokens * d} elements of the call`,
+    fix: 'Leave arrays alone until the promise of the call has settled.',
+  })
 }
 
 /** The whole tensor as f32. */
 export function tensorF32(tensor: Tensor): Float32Array {
+  checkUnchanged(tensor)
   return tensor.data instanceof Float32Array ? tensor.data : (convert(tensor.data, tensor.dtype, 'f32') as Float32Array)
 }

@@ -1,18 +1,21 @@
 // attend: queries [Hq, d] f32 and positions (first range, ids, second range) of K and V rows -> partials [parts, Hq, d + 2].
 // One workgroup takes one run of positions and up to GQ queries of one head, so that a row is read once for all of them.
-// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row; dot products are added up in workgroup memory, V is
+// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup memory,
+// eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every slot keeps a maximum of its own over its rows; V is
 // accumulated in registers and added over the slots at the end, in slot order. Scores are in base 2 inside (scale · log2 e),
 // the written maximum is natural. An empty part: 0, -Inf (bits given by the host), 0. Moves each K and V row once: 512 bytes
 // a position and head at d 128 and 16 bits.
 const LANES = D / 8u;
 const SLOTS = WG / LANES;
 const TILE = 2u * SLOTS;
-const PITCH = LANES + 1u;
+const HALVES = max(1u, LANES / 8u);
+const PITCH = 8u * (LANES + 1u) + 8u;
 const LOW = -3.0e38;
 const KU = select(1u, 2u, KEY_DTYPE == 0u);
 const VU = select(1u, 2u, VALUE_DTYPE == 0u);
-var<workgroup> part: array<vec4<f32>, TILE * PITCH>;
-var<workgroup> scores: array<vec4<f32>, TILE>;
+var<workgroup> part: array<f32, max(SLOTS * PITCH, 8u * WG)>;
+var<workgroup> sums: array<vec4<f32>, SLOTS * HALVES * 2u>;
+var<workgroup> ends: array<vec4<f32>, SLOTS>;
 
 fn positionAt(i: u32, h: u32, job: Job) -> u32 {
   if (i < job.first) { return job.before + i; }
@@ -81,21 +84,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var d1 = vec4<f32>(inner(q0, x1), 0.0, 0.0, 0.0);
     if (GQ > 1u) { d0.y = inner(q1, x0); d1.y = inner(q1, x1); }
     if (GQ > 2u) { d0.z = inner(q2, x0); d1.z = inner(q2, x1); d0.w = inner(q3, x0); d1.w = inner(q3, x1); }
-    part[slot * PITCH + c] = d0;
-    part[(slot + SLOTS) * PITCH + c] = d1;
-    workgroupBarrier();
-    for (var row = lid; row < TILE; row += WG) {
-      var sum = part[row * PITCH];
-      for (var k = 1u; k < LANES; k++) { sum += part[row * PITCH + k]; }
-      scores[row] = select(vec4<f32>(LOW), sum, tile + row < end);
+    let at = slot * PITCH + c;
+    for (var g = 0u; g < 4u; g++) {
+      part[at + g * (LANES + 1u)] = d0[g];
+      part[at + (4u + g) * (LANES + 1u)] = d1[g];
     }
     workgroupBarrier();
-    var top = m;
-    for (var r = 0u; r < TILE; r++) { top = max(top, scores[r]); }
+    for (var v = c % 8u; v < 8u; v += LANES) {
+      var sum = 0.0;
+      for (var k = 0u; k < min(8u, LANES); k++) { sum += part[slot * PITCH + v * (LANES + 1u) + c / 8u * 8u + k]; }
+      sums[(slot * HALVES + c / 8u) * 2u + v / 4u][v % 4u] = sum;
+    }
+    workgroupBarrier();
+    var s0 = sums[slot * HALVES * 2u];
+    var s1 = sums[slot * HALVES * 2u + 1u];
+    for (var k = 1u; k < HALVES; k++) {
+      s0 += sums[(slot * HALVES + k) * 2u];
+      s1 += sums[(slot * HALVES + k) * 2u + 1u];
+    }
+    let have0 = tile + slot < end;
+    let have1 = tile + slot + SLOTS < end;
+    let top = max(m, max(select(vec4<f32>(LOW), s0, have0), select(vec4<f32>(LOW), s1, have1)));
     let fade = exp2(m - top);
     m = top;
-    let w0 = exp2(scores[slot] - top);
-    let w1 = exp2(scores[slot + SLOTS] - top);
+    let w0 = select(vec4<f32>(0.0), exp2(s0 - top), have0);
+    let w1 = select(vec4<f32>(0.0), exp2(s1 - top), have1);
     l = l * fade + w0 + w1;
     let y0 = widenF(VALUE_DTYPE, rows.v0.lo, rows.v0.hi);
     let y1 = widenF(VALUE_DTYPE, rows.v1.lo, rows.v1.hi);
@@ -107,26 +120,37 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     rows = next;
   }
+  if (c == 0u) { ends[slot] = m; }
   workgroupBarrier();
-  if (c == 0u) { scores[slot] = l; }
+  var peak = ends[0];
+  for (var s = 1u; s < SLOTS; s++) { peak = max(peak, ends[s]); }
+  let share = exp2(m - peak);
+  a0 = EightF(a0.a * share.x, a0.b * share.x);
+  a1 = EightF(a1.a * share.y, a1.b * share.y);
+  a2 = EightF(a2.a * share.z, a2.b * share.z);
+  a3 = EightF(a3.a * share.w, a3.b * share.w);
+  workgroupBarrier();
+  if (c == 0u) { ends[slot] = l * share; }
   for (var g = 0u; g < GQ; g++) {
     workgroupBarrier();
     var mine = a0;
     if (g == 1u) { mine = a1; } else if (g == 2u) { mine = a2; } else if (g == 3u) { mine = a3; }
-    part[slot * LANES + c] = mine.a;
-    part[WG + slot * LANES + c] = mine.b;
+    for (var k = 0u; k < 4u; k++) {
+      part[(slot * LANES + c) * 8u + k] = mine.a[k];
+      part[(slot * LANES + c) * 8u + 4u + k] = mine.b[k];
+    }
     workgroupBarrier();
     if (g0 + g < GROUP) {
       let out = job.at_partials + ((p * job.heads + h) * GROUP + g0 + g) * (DIM + 2u);
-      for (var t = lid; t < DIM / 4u; t += WG) {
-        var sum = vec4<f32>(0.0);
-        for (var s = 0u; s < SLOTS; s++) { sum += part[(t % 2u) * WG + s * LANES + t / 2u]; }
-        for (var k = 0u; k < 4u; k++) { partials[out + 4u * t + k] = bitcast<u32>(sum[k]); }
+      for (var t = lid; t < DIM; t += WG) {
+        var sum = 0.0;
+        for (var s = 0u; s < SLOTS; s++) { sum += part[s * D + t]; }
+        partials[out + t] = bitcast<u32>(sum);
       }
       if (lid == 0u) {
         var sum = 0.0;
-        for (var s = 0u; s < SLOTS; s++) { sum += scores[s][g]; }
-        partials[out + DIM] = select(bitcast<u32>(m[g] * 0.6931471805599453), job.minusInf, begin >= end);
+        for (var s = 0u; s < SLOTS; s++) { sum += ends[s][g]; }
+        partials[out + DIM] = select(bitcast<u32>(peak[g] * 0.6931471805599453), job.minusInf, begin >= end);
         partials[out + DIM + 1u] = bitcast<u32>(sum);
       }
     }

@@ -36,7 +36,7 @@ const program = (source: Program['source'], bindings: Program['bindings'], field
   bindings,
   fields,
 })
-const summary = { planes: 'u32', magnitudes: 'u32', weights: 'u32', scales: 'u32' } as const
+const summary = { sign_words: 'Word', magnitudes: 'Word', weights: 'Word', scales: 'u32' } as const
 const chunked = ['zone', 'stride', 'count', 'chunk']
 
 /** Every program. Grids: x as the comment says, y = heads, z = jobs. */
@@ -63,6 +63,12 @@ export const PROGRAMS = {
     },
     ['cap', 'zone', 'start', 'at', 'count'],
   ),
+  // x = ⌈T · d / 8 / 256⌉
+  store: program('store', { tokens: 'vec4<u32>', 'rows!': 'vec4<u32>', 'refused!': 'atomic<u32>' }, [
+    'cap',
+    'at',
+    'count',
+  ]),
   // x = ⌈count / 256⌉
   'norm-need': program('encode', { keys: 'vec4<u32>', 'need!': 'atomic<i32>' }, ['cap', 'start', 'count']),
   // x = ⌈(at + count) / 1024⌉
@@ -112,7 +118,7 @@ export const PROGRAMS = {
     'limit4',
     'limit5',
   ]),
-  // x = ⌈C / (4 · 256 / W)⌉
+  // x = ⌈C / 256⌉
   'rerank-codes': program('rerank', { ...summary, ids: 'u32', y: 'f32', qscales: 'f32', 'estimates!': 'f32' }, [
     'zone',
     'count',

@@ -1,76 +1,81 @@
 // rerank: candidates [H, C] (or the keys 0..C-1) -> estimates [H, C] f32, the maximum over choosers.
-// `rerank-codes`: RSQ-IP from the summary. A workgroup takes RUN · 256 / W candidates of a head, W = ⌈D/32⌉ threads each
-// one word of every plane; level · y comes from a table in workgroup memory, [D, 8], shared by all. Partial sums are added
-// in word order. Moves about 82 bytes a candidate (D 128), in sectors of 32.
+// `rerank-codes`: RSQ-IP from the summary, a thread a candidate, words in order. ±level · y comes from a table in workgroup
+// memory, [D, 16], shared by all: the threads stand at one coordinate, sixteen neighbouring words, so no two collide. The
+// planes are first interleaved into nibbles: level index and sign of a coordinate side by side. Moves about 82 bytes a
+// candidate (D 128), in sectors of 32.
 // `rerank-rows`: the exact product with the stored keys, 16 threads a row.
 
 //! program rerank-codes
 const B = D / 8u;
-const W = (D + 31u) / 32u;
-const KEYS = 256u / W;
-const RUN = 4u;
-const LEVELS = array<f32, 8>(0.04250866710528162, 0.1280436505971762, 0.2152012184876915, 0.30532382043588224,
-  0.4002712711400757, 0.5030220634852353, 0.6193476458928237, 0.7648350836701993);
-var<workgroup> table: array<f32, D * 8u>;
-var<workgroup> parts: array<f32, RUN * 256u>;
+const NW = max(1u, D / 128u);
+const LOWER = vec4<f32>(0.04250866710528162, 0.1280436505971762, 0.2152012184876915, 0.30532382043588224);
+const UPPER = vec4<f32>(0.4002712711400757, 0.5030220634852353, 0.6193476458928237, 0.7648350836701993);
+var<workgroup> table: array<f32, D * 16u>;
 
-fn candidate(i: u32, h: u32, job: Job) -> u32 {
-  if (job.listed == 1u) { return ids[job.at_ids + h * job.count + i]; }
-  return i;
+// One Word of every plane of one candidate, and the weights that go with it.
+struct Code { s: Word, p0: Word, p1: Word, p2: Word, weights: Word }
+fn load(key: u32, i: u32, job: Job) -> Code {
+  let at = job.at_magnitudes + key * 3u * NW + i;
+  return Code(sign_words[job.at_sign_words + key * NW + i], magnitudes[at], magnitudes[at + NW], magnitudes[at + 2u * NW],
+    weights[job.at_weights + key * NW + i]);
+}
+// Nibble k of the result: level index and, as bit 3, the sign of coordinate 4k + r.
+fn nibbles(s: u32, p0: u32, p1: u32, p2: u32, r: u32) -> u32 {
+  const EACH = 0x11111111u;
+  return ((p0 >> r) & EACH) | (((p1 >> r) & EACH) << 1u) | (((p2 >> r) & EACH) << 2u) | (((s >> r) & EACH) << 3u);
+}
+// Σ_b w_b Σ_j ±level y over four subspaces from coordinate `at` on.
+fn product(s: u32, p0: u32, p1: u32, p2: u32, w: u32, at: u32) -> f32 {
+  let n = vec4<u32>(nibbles(s, p0, p1, p2, 0u), nibbles(s, p0, p1, p2, 1u), nibbles(s, p0, p1, p2, 2u), nibbles(s, p0, p1, p2, 3u));
+  var sum = 0.0;
+  for (var b = 0u; b < min(4u, B); b++) {
+    var dot = 0.0;
+    for (var j = 0u; j < 8u; j++) {
+      dot += table[(at + 8u * b + j) * 16u + extractBits(n[j % 4u], 8u * b + 4u * (j / 4u), 4u)];
+    }
+    sum += f32((w >> (8u * b)) & 255u) * dot;
+  }
+  return sum;
 }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let h = headOf(wid, job);
-  let first = blockOf(wid, job) * KEYS * RUN;
-  if (first >= job.count) { return; }
-  let w = lid % W;
+  let i = blockOf(wid, job) * 256u + lid;
+  if (blockOf(wid, job) * 256u >= job.count) { return; }
+  var n = min(i, job.count - 1u);
+  if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + n]; }
+  let key = h * job.zone + n;
+  // On its way while the table is made.
+  let first = load(key, 0u, job);
+  let half = (scales[job.at_scales + key / 2u] >> (16u * (key % 2u))) & 0xffffu;
+  let scale = bitcast<f32>(half << 16u) * qscales[job.at_qscales + h];
+  var best = 0.0;
   for (var c = 0u; c < CHOOSERS; c++) {
     workgroupBarrier();
-    for (var i = lid; i < D * 8u; i += 256u) {
-      table[i] = y[job.at_y + (h * CHOOSERS + c) * D + i / 8u] * LEVELS[i % 8u];
-    }
-    workgroupBarrier();
-    for (var k = 0u; k < RUN; k++) {
-      let i = first + k * KEYS + lid / W;
-      var sum = 0.0;
-      if (i < job.count) {
-        let key = h * job.zone + candidate(i, h, job);
-        let s = planes[job.at_planes + key * W + w];
-        let at = job.at_magnitudes + key * 3u * W + w;
-        let p0 = magnitudes[at];
-        let p1 = magnitudes[at + W];
-        let p2 = magnitudes[at + 2u * W];
-        let u8s = weights[job.at_weights + key * W + w];
-        for (var b = 0u; b < min(4u, B); b++) {
-          var dot = 0.0;
-          for (var j = 0u; j < 8u; j++) {
-            let bit = 8u * b + j;
-            let index = extractBits(p0, bit, 1u) | (extractBits(p1, bit, 1u) << 1u) | (extractBits(p2, bit, 1u) << 2u);
-            let v = bitcast<u32>(table[(w * 32u + bit) * 8u + index]);
-            dot += bitcast<f32>(v ^ ((~s << (31u - bit)) & 0x80000000u));
-          }
-          sum += f32((u8s >> (8u * b)) & 255u) * dot;
-        }
-      }
-      parts[k * 256u + lid] = sum;
-    }
-    workgroupBarrier();
-    for (var o = lid; o < KEYS * RUN; o += 256u) {
-      let i = first + o;
-      if (i < job.count) {
-        var sum = parts[o * W];
-        for (var q = 1u; q < W; q++) { sum += parts[o * W + q]; }
-        let key = h * job.zone + candidate(i, h, job);
-        let half = (scales[job.at_scales + key / 2u] >> (16u * (key % 2u))) & 0xffffu;
-        var value = sum * bitcast<f32>(half << 16u) * qscales[job.at_qscales + h];
-        let out = job.at_estimates + h * job.count + i;
-        if (c > 0u) { value = max(value, estimates[out]); }
-        estimates[out] = value;
+    for (var k = lid; k < D; k += 256u) {
+      let v = y[job.at_y + (h * CHOOSERS + c) * D + k];
+      for (var level = 0u; level < 4u; level++) {
+        table[k * 16u + level] = -v * LOWER[level];
+        table[k * 16u + 4u + level] = -v * UPPER[level];
+        table[k * 16u + 8u + level] = v * LOWER[level];
+        table[k * 16u + 12u + level] = v * UPPER[level];
       }
     }
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var p = 0u; p < NW; p++) {
+      var code = first;
+      if (p > 0u) { code = load(key, p, job); }
+      for (var q = 0u; q < WORDS; q++) {
+        sum += product(word_at(code.s, q), word_at(code.p0, q), word_at(code.p1, q), word_at(code.p2, q),
+          word_at(code.weights, q), (p * WORDS + q) * 32u);
+      }
+    }
+    best = select(max(best, sum * scale), sum * scale, c == 0u);
   }
+  if (i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 
 //! program rerank-rows

@@ -2,19 +2,22 @@
 export const SOURCES = {
   attend: `// attend: queries [Hq, d] f32 and positions (first range, ids, second range) of K and V rows -> partials [parts, Hq, d + 2].
 // One workgroup takes one run of positions and up to GQ queries of one head, so that a row is read once for all of them.
-// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row; dot products are added up in workgroup memory, V is
+// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup memory,
+// eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every slot keeps a maximum of its own over its rows; V is
 // accumulated in registers and added over the slots at the end, in slot order. Scores are in base 2 inside (scale · log2 e),
 // the written maximum is natural. An empty part: 0, -Inf (bits given by the host), 0. Moves each K and V row once: 512 bytes
 // a position and head at d 128 and 16 bits.
 const LANES = D / 8u;
 const SLOTS = WG / LANES;
 const TILE = 2u * SLOTS;
-const PITCH = LANES + 1u;
+const HALVES = max(1u, LANES / 8u);
+const PITCH = 8u * (LANES + 1u) + 8u;
 const LOW = -3.0e38;
 const KU = select(1u, 2u, KEY_DTYPE == 0u);
 const VU = select(1u, 2u, VALUE_DTYPE == 0u);
-var<workgroup> part: array<vec4<f32>, TILE * PITCH>;
-var<workgroup> scores: array<vec4<f32>, TILE>;
+var<workgroup> part: array<f32, max(SLOTS * PITCH, 8u * WG)>;
+var<workgroup> sums: array<vec4<f32>, SLOTS * HALVES * 2u>;
+var<workgroup> ends: array<vec4<f32>, SLOTS>;
 
 fn positionAt(i: u32, h: u32, job: Job) -> u32 {
   if (i < job.first) { return job.before + i; }
@@ -83,21 +86,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var d1 = vec4<f32>(inner(q0, x1), 0.0, 0.0, 0.0);
     if (GQ > 1u) { d0.y = inner(q1, x0); d1.y = inner(q1, x1); }
     if (GQ > 2u) { d0.z = inner(q2, x0); d1.z = inner(q2, x1); d0.w = inner(q3, x0); d1.w = inner(q3, x1); }
-    part[slot * PITCH + c] = d0;
-    part[(slot + SLOTS) * PITCH + c] = d1;
-    workgroupBarrier();
-    for (var row = lid; row < TILE; row += WG) {
-      var sum = part[row * PITCH];
-      for (var k = 1u; k < LANES; k++) { sum += part[row * PITCH + k]; }
-      scores[row] = select(vec4<f32>(LOW), sum, tile + row < end);
+    let at = slot * PITCH + c;
+    for (var g = 0u; g < 4u; g++) {
+      part[at + g * (LANES + 1u)] = d0[g];
+      part[at + (4u + g) * (LANES + 1u)] = d1[g];
     }
     workgroupBarrier();
-    var top = m;
-    for (var r = 0u; r < TILE; r++) { top = max(top, scores[r]); }
+    for (var v = c % 8u; v < 8u; v += LANES) {
+      var sum = 0.0;
+      for (var k = 0u; k < min(8u, LANES); k++) { sum += part[slot * PITCH + v * (LANES + 1u) + c / 8u * 8u + k]; }
+      sums[(slot * HALVES + c / 8u) * 2u + v / 4u][v % 4u] = sum;
+    }
+    workgroupBarrier();
+    var s0 = sums[slot * HALVES * 2u];
+    var s1 = sums[slot * HALVES * 2u + 1u];
+    for (var k = 1u; k < HALVES; k++) {
+      s0 += sums[(slot * HALVES + k) * 2u];
+      s1 += sums[(slot * HALVES + k) * 2u + 1u];
+    }
+    let have0 = tile + slot < end;
+    let have1 = tile + slot + SLOTS < end;
+    let top = max(m, max(select(vec4<f32>(LOW), s0, have0), select(vec4<f32>(LOW), s1, have1)));
     let fade = exp2(m - top);
     m = top;
-    let w0 = exp2(scores[slot] - top);
-    let w1 = exp2(scores[slot + SLOTS] - top);
+    let w0 = select(vec4<f32>(0.0), exp2(s0 - top), have0);
+    let w1 = select(vec4<f32>(0.0), exp2(s1 - top), have1);
     l = l * fade + w0 + w1;
     let y0 = widenF(VALUE_DTYPE, rows.v0.lo, rows.v0.hi);
     let y1 = widenF(VALUE_DTYPE, rows.v1.lo, rows.v1.hi);
@@ -109,26 +122,37 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     rows = next;
   }
+  if (c == 0u) { ends[slot] = m; }
   workgroupBarrier();
-  if (c == 0u) { scores[slot] = l; }
+  var peak = ends[0];
+  for (var s = 1u; s < SLOTS; s++) { peak = max(peak, ends[s]); }
+  let share = exp2(m - peak);
+  a0 = EightF(a0.a * share.x, a0.b * share.x);
+  a1 = EightF(a1.a * share.y, a1.b * share.y);
+  a2 = EightF(a2.a * share.z, a2.b * share.z);
+  a3 = EightF(a3.a * share.w, a3.b * share.w);
+  workgroupBarrier();
+  if (c == 0u) { ends[slot] = l * share; }
   for (var g = 0u; g < GQ; g++) {
     workgroupBarrier();
     var mine = a0;
     if (g == 1u) { mine = a1; } else if (g == 2u) { mine = a2; } else if (g == 3u) { mine = a3; }
-    part[slot * LANES + c] = mine.a;
-    part[WG + slot * LANES + c] = mine.b;
+    for (var k = 0u; k < 4u; k++) {
+      part[(slot * LANES + c) * 8u + k] = mine.a[k];
+      part[(slot * LANES + c) * 8u + 4u + k] = mine.b[k];
+    }
     workgroupBarrier();
     if (g0 + g < GROUP) {
       let out = job.at_partials + ((p * job.heads + h) * GROUP + g0 + g) * (DIM + 2u);
-      for (var t = lid; t < DIM / 4u; t += WG) {
-        var sum = vec4<f32>(0.0);
-        for (var s = 0u; s < SLOTS; s++) { sum += part[(t % 2u) * WG + s * LANES + t / 2u]; }
-        for (var k = 0u; k < 4u; k++) { partials[out + 4u * t + k] = bitcast<u32>(sum[k]); }
+      for (var t = lid; t < DIM; t += WG) {
+        var sum = 0.0;
+        for (var s = 0u; s < SLOTS; s++) { sum += part[s * D + t]; }
+        partials[out + t] = bitcast<u32>(sum);
       }
       if (lid == 0u) {
         var sum = 0.0;
-        for (var s = 0u; s < SLOTS; s++) { sum += scores[s][g]; }
-        partials[out + DIM] = select(bitcast<u32>(m[g] * 0.6931471805599453), job.minusInf, begin >= end);
+        for (var s = 0u; s < SLOTS; s++) { sum += ends[s][g]; }
+        partials[out + DIM] = select(bitcast<u32>(peak[g] * 0.6931471805599453), job.minusInf, begin >= end);
         partials[out + DIM + 1u] = bitcast<u32>(sum);
       }
     }
@@ -230,23 +254,25 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 `,
   'coarse-signs': `// coarse-signs: sign plane [H, zone, S words], t [H, Gc, D] i8 -> scores [H, stride] i16, two a word.
 // Σ s_j t_j = Σ_p 2^p (2 |agree ∧ plane_p| - |plane_p|) with the four bit planes of |t|: integers, equal to the bit.
-// One thread two neighbouring keys, a workgroup one chunk of a head; the histogram that select needs is counted on the way.
+// One thread two pairs of neighbouring keys at a time, a workgroup one chunk of a head; the histogram that select needs is
+// counted on the way.
 // Moves 16 bytes a key (D 128) and writes 2.
 //! program coarse-signs uses histogram
 const W = (D + 31u) / 32u;
 const NW = max(1u, W / 4u);
 var<workgroup> planes: array<u32, 5u * W * CHOOSERS>;
 var<workgroup> totals: array<atomic<i32>, CHOOSERS>;
+var<workgroup> query: array<u32, CHOOSERS * D / 4u>;
 
 // Plane p of |t|, or of t >= 0 for p = 4, words w of chooser c.
-fn build(h: u32, i: u32, job: Job) -> u32 {
+fn build(i: u32) -> u32 {
   let c = i / (5u * W);
   let p = i / W % 5u;
   let w = i % W;
   var word = 0u;
   var sum = 0u;
   for (var k = 0u; k < min(8u, D / 4u); k++) {
-    let four = t[job.at_t + ((h * CHOOSERS + c) * D + w * 32u) / 4u + k];
+    let four = query[(c * D + w * 32u) / 4u + k];
     for (var b = 0u; b < 4u; b++) {
       let v = extractBits(bitcast<i32>(four), 8u * b, 8u);
       let bit = select((u32(abs(v)) >> p) & 1u, select(0u, 1u, v >= 0), p == 4u);
@@ -258,7 +284,9 @@ fn build(h: u32, i: u32, job: Job) -> u32 {
   return word;
 }
 fn word4(c: u32, p: u32, i: u32) -> Word {
-  return load_word(((c * 5u + p) * NW + i) * WORDS);
+  let at = ((c * 5u + p) * NW + i) * WORDS;
+  const LAST = WORDS - 1u;
+  return word_of(planes[at], planes[at + min(1u, LAST)], planes[at + min(2u, LAST)], planes[at + LAST]);
 }
 fn agreement(s: Word, sign: Word, p0: Word, p1: Word, p2: Word, p3: Word) -> i32 {
   let x = ~(s ^ sign);
@@ -269,13 +297,24 @@ fn weigh(score: i32, h: u32, n: u32, job: Job) -> i32 {
   return (score * i32((norms[job.at_norms + (h * job.zone + n) / 4u] >> (8u * (n % 4u))) & 255u)) >> 8u;
 }
 
+// Writes and counts the scores of keys n and n + 1.
+fn keep(pair: vec2<i32>, n: u32, end: u32, h: u32, out: u32, lid: u32, hist: u32, job: Job) {
+  let a = weigh(pair.x, h, n, job);
+  let b = weigh(pair.y, h, n + 1u, job);
+  scores[out + n / 2u] = (u32(a) & 0xffffu) | (u32(b) << 16u);
+  tally(a, lid, hist);
+  if (n + 1u < end) { tally(b, lid, hist); }
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let h = headOf(wid, job);
   let begin = blockOf(wid, job) * job.chunk;
   if (begin >= job.count) { return; }
-  for (var i = lid; i < 5u * W * CHOOSERS; i += 256u) { planes[i] = build(h, i, job); }
+  for (var i = lid; i < CHOOSERS * D / 4u; i += 256u) { query[i] = t[job.at_t + h * CHOOSERS * D / 4u + i]; }
+  workgroupBarrier();
+  for (var i = lid; i < 5u * W * CHOOSERS; i += 256u) { planes[i] = build(i); }
   workgroupBarrier();
   let end = min(begin + job.chunk, job.count);
   let hist = job.at_scratch + h * BINS;
@@ -287,35 +326,36 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let m3 = word4(0u, 3u, 0u);
   let m4 = word4(0u, 4u, 0u);
   let total0 = atomicLoad(&totals[0]);
-  for (var n = begin + 2u * lid; n < end; n += 512u) {
-    var a = -32768;
-    var b = -32768;
+  for (var n = begin + 2u * lid; n < end; n += 1024u) {
+    // The second pair's loads go out with the first's; beyond the end it is the first again, and not kept.
+    let n2 = select(n, n + 512u, n + 512u < end);
+    var best = vec4<i32>(-32768);
     if (CHOOSERS == 1u && NW == 1u) {
-      a = 2 * agreement(sign_words[row + n], m4, m0, m1, m2, m3) - total0;
-      b = 2 * agreement(sign_words[row + n + 1u], m4, m0, m1, m2, m3) - total0;
+      let a = sign_words[row + n];
+      let b = sign_words[row + n + 1u];
+      let c = sign_words[row + n2];
+      let d = sign_words[row + n2 + 1u];
+      best = 2 * vec4<i32>(agreement(a, m4, m0, m1, m2, m3), agreement(b, m4, m0, m1, m2, m3),
+        agreement(c, m4, m0, m1, m2, m3), agreement(d, m4, m0, m1, m2, m3)) - total0;
     } else {
       for (var c = 0u; c < CHOOSERS; c++) {
-        var sa = 0;
-        var sb = 0;
+        var sums = vec4<i32>(0);
         for (var i = 0u; i < NW; i++) {
           let p4 = word4(c, 4u, i);
           let p0 = word4(c, 0u, i);
           let p1 = word4(c, 1u, i);
           let p2 = word4(c, 2u, i);
           let p3 = word4(c, 3u, i);
-          sa += agreement(sign_words[row + n * NW + i], p4, p0, p1, p2, p3);
-          sb += agreement(sign_words[row + (n + 1u) * NW + i], p4, p0, p1, p2, p3);
+          sums += vec4<i32>(agreement(sign_words[row + n * NW + i], p4, p0, p1, p2, p3),
+            agreement(sign_words[row + (n + 1u) * NW + i], p4, p0, p1, p2, p3),
+            agreement(sign_words[row + n2 * NW + i], p4, p0, p1, p2, p3),
+            agreement(sign_words[row + (n2 + 1u) * NW + i], p4, p0, p1, p2, p3));
         }
-        let base = atomicLoad(&totals[c]);
-        a = max(a, 2 * sa - base);
-        b = max(b, 2 * sb - base);
+        best = max(best, 2 * sums - atomicLoad(&totals[c]));
       }
     }
-    a = weigh(a, h, n, job);
-    b = weigh(b, h, n + 1u, job);
-    scores[out + n / 2u] = (u32(a) & 0xffffu) | (u32(b) << 16u);
-    tally(a, lid, hist);
-    if (n + 1u < end) { tally(b, lid, hist); }
+    keep(best.xy, n, end, h, out, lid, hist, job);
+    if (n2 != n) { keep(best.zw, n2, end, h, out, lid, hist, job); }
   }
   workgroupBarrier();
   flush(lid, hist);
@@ -704,60 +744,64 @@ fn flush(lid: u32, at: u32) {
 }
 `,
   merge: `// merge: partials [parts, Hq, d + 2] f32 -> output [Hq, d], lse [Hq], natural logarithm.
-// One workgroup a query head, 256 / D slices of the parts, each in part order, then the slices in order. A part whose sum
-// is 0 is empty and not looked at; nothing at all gives output 0 and lse -Inf (bits given by the host).
-const SLICES = 256u / D;
-var<workgroup> tops: array<f32, 256>;
+// One workgroup 32 coordinates of a query head, 8 slices of the parts, each in part order, then the slices in order. A part
+// whose sum is 0 is empty and not looked at; nothing at all gives output 0 and lse -Inf (bits given by the host).
+var<workgroup> tree: array<f32, 256>;
 var<workgroup> factors: array<f32, 256>;
-var<workgroup> rows: array<f32, 256>;
+
+fn state(at: u32, p: u32, pitch: u32, job: Job) -> vec2<f32> {
+  if (p >= job.parts) { return vec2<f32>(-3.0e38, 0.0); }
+  return vec2<f32>(partials[at + p * pitch + DIM], partials[at + p * pitch + DIM + 1u]);
+}
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let hq = headOf(wid, job);
+  let j = blockOf(wid, job) * 32u + lid % 32u;
+  let slice = lid / 32u;
   let pitch = job.heads * (DIM + 2u);
   let at = job.at_partials + hq * (DIM + 2u);
   var top = -3.0e38;
   for (var p = lid; p < job.parts; p += 256u) {
-    if (partials[at + p * pitch + DIM + 1u] > 0.0) { top = max(top, partials[at + p * pitch + DIM]); }
+    let here = state(at, p, pitch, job);
+    if (here.y > 0.0) { top = max(top, here.x); }
   }
-  tops[lid] = top;
+  tree[lid] = top;
   workgroupBarrier();
   for (var s = 128u; s > 0u; s /= 2u) {
-    if (lid < s) { tops[lid] = max(tops[lid], tops[lid + s]); }
+    if (lid < s) { tree[lid] = max(tree[lid], tree[lid + s]); }
     workgroupBarrier();
   }
-  let peak = tops[0];
-  let j = lid % D;
-  let slice = lid / D;
+  let peak = tree[0];
   var sum = 0.0;
-  var total = 0.0;
+  var weight = 0.0;
   for (var first = 0u; first < job.parts; first += 256u) {
+    let here = state(at, first + lid, pitch, job);
+    let factor = select(0.0, exp(here.x - peak), here.y > 0.0);
+    weight += factor * here.y;
     workgroupBarrier();
-    let p = first + lid;
-    var factor = 0.0;
-    var weight = 0.0;
-    if (p < job.parts) {
-      weight = partials[at + p * pitch + DIM + 1u];
-      if (weight > 0.0) { factor = exp(partials[at + p * pitch + DIM] - peak); }
-    }
     factors[lid] = factor;
-    rows[lid] = factor * weight;
     workgroupBarrier();
-    let count = min(256u, job.parts - first);
     if (j < DIM) {
-      for (var k = slice; k < count; k += SLICES) { sum += factors[k] * partials[at + (first + k) * pitch + j]; }
+      let count = min(256u, job.parts - first);
+      for (var k = slice; k < count; k += 8u) { sum += factors[k] * partials[at + (first + k) * pitch + j]; }
     }
-    for (var k = 0u; k < count; k++) { total += rows[k]; }
   }
   workgroupBarrier();
+  tree[lid] = weight;
   factors[lid] = sum;
   workgroupBarrier();
+  for (var s = 128u; s > 0u; s /= 2u) {
+    if (lid < s) { tree[lid] += tree[lid + s]; }
+    workgroupBarrier();
+  }
+  let total = tree[0];
   if (slice == 0u && j < DIM) {
-    for (var s = 1u; s < SLICES; s++) { sum += factors[s * D + j]; }
+    for (var s = 1u; s < 8u; s++) { sum += factors[32u * s + lid]; }
     output[job.at_output + hq * DIM + j] = select(0.0, sum / total, total > 0.0);
   }
-  if (lid == 0u) { lse[job.at_lse + hq] = select(job.minusInf, bitcast<u32>(peak + log(total)), total > 0.0); }
+  if (j == 0u && slice == 0u) { lse[job.at_lse + hq] = select(job.minusInf, bitcast<u32>(peak + log(total)), total > 0.0); }
 }
 `,
   query: `// query: queries [Hq, d] f32 -> chosen [H, Gc, d], y [H, Gc, D] butterflies, scales [H] = 2^e · unit, t [H, Gc, D] i8.
@@ -827,78 +871,83 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 `,
   rerank: `// rerank: candidates [H, C] (or the keys 0..C-1) -> estimates [H, C] f32, the maximum over choosers.
-// \`rerank-codes\`: RSQ-IP from the summary. A workgroup takes RUN · 256 / W candidates of a head, W = ⌈D/32⌉ threads each
-// one word of every plane; level · y comes from a table in workgroup memory, [D, 8], shared by all. Partial sums are added
-// in word order. Moves about 82 bytes a candidate (D 128), in sectors of 32.
+// \`rerank-codes\`: RSQ-IP from the summary, a thread a candidate, words in order. ±level · y comes from a table in workgroup
+// memory, [D, 16], shared by all: the threads stand at one coordinate, sixteen neighbouring words, so no two collide. The
+// planes are first interleaved into nibbles: level index and sign of a coordinate side by side. Moves about 82 bytes a
+// candidate (D 128), in sectors of 32.
 // \`rerank-rows\`: the exact product with the stored keys, 16 threads a row.
 
 //! program rerank-codes
 const B = D / 8u;
-const W = (D + 31u) / 32u;
-const KEYS = 256u / W;
-const RUN = 4u;
-const LEVELS = array<f32, 8>(0.04250866710528162, 0.1280436505971762, 0.2152012184876915, 0.30532382043588224,
-  0.4002712711400757, 0.5030220634852353, 0.6193476458928237, 0.7648350836701993);
-var<workgroup> table: array<f32, D * 8u>;
-var<workgroup> parts: array<f32, RUN * 256u>;
+const NW = max(1u, D / 128u);
+const LOWER = vec4<f32>(0.04250866710528162, 0.1280436505971762, 0.2152012184876915, 0.30532382043588224);
+const UPPER = vec4<f32>(0.4002712711400757, 0.5030220634852353, 0.6193476458928237, 0.7648350836701993);
+var<workgroup> table: array<f32, D * 16u>;
 
-fn candidate(i: u32, h: u32, job: Job) -> u32 {
-  if (job.listed == 1u) { return ids[job.at_ids + h * job.count + i]; }
-  return i;
+// One Word of every plane of one candidate, and the weights that go with it.
+struct Code { s: Word, p0: Word, p1: Word, p2: Word, weights: Word }
+fn load(key: u32, i: u32, job: Job) -> Code {
+  let at = job.at_magnitudes + key * 3u * NW + i;
+  return Code(sign_words[job.at_sign_words + key * NW + i], magnitudes[at], magnitudes[at + NW], magnitudes[at + 2u * NW],
+    weights[job.at_weights + key * NW + i]);
+}
+// Nibble k of the result: level index and, as bit 3, the sign of coordinate 4k + r.
+fn nibbles(s: u32, p0: u32, p1: u32, p2: u32, r: u32) -> u32 {
+  const EACH = 0x11111111u;
+  return ((p0 >> r) & EACH) | (((p1 >> r) & EACH) << 1u) | (((p2 >> r) & EACH) << 2u) | (((s >> r) & EACH) << 3u);
+}
+// Σ_b w_b Σ_j ±level y over four subspaces from coordinate \`at\` on.
+fn product(s: u32, p0: u32, p1: u32, p2: u32, w: u32, at: u32) -> f32 {
+  let n = vec4<u32>(nibbles(s, p0, p1, p2, 0u), nibbles(s, p0, p1, p2, 1u), nibbles(s, p0, p1, p2, 2u), nibbles(s, p0, p1, p2, 3u));
+  var sum = 0.0;
+  for (var b = 0u; b < min(4u, B); b++) {
+    var dot = 0.0;
+    for (var j = 0u; j < 8u; j++) {
+      dot += table[(at + 8u * b + j) * 16u + extractBits(n[j % 4u], 8u * b + 4u * (j / 4u), 4u)];
+    }
+    sum += f32((w >> (8u * b)) & 255u) * dot;
+  }
+  return sum;
 }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let h = headOf(wid, job);
-  let first = blockOf(wid, job) * KEYS * RUN;
-  if (first >= job.count) { return; }
-  let w = lid % W;
+  let i = blockOf(wid, job) * 256u + lid;
+  if (blockOf(wid, job) * 256u >= job.count) { return; }
+  var n = min(i, job.count - 1u);
+  if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + n]; }
+  let key = h * job.zone + n;
+  // On its way while the table is made.
+  let first = load(key, 0u, job);
+  let half = (scales[job.at_scales + key / 2u] >> (16u * (key % 2u))) & 0xffffu;
+  let scale = bitcast<f32>(half << 16u) * qscales[job.at_qscales + h];
+  var best = 0.0;
   for (var c = 0u; c < CHOOSERS; c++) {
     workgroupBarrier();
-    for (var i = lid; i < D * 8u; i += 256u) {
-      table[i] = y[job.at_y + (h * CHOOSERS + c) * D + i / 8u] * LEVELS[i % 8u];
-    }
-    workgroupBarrier();
-    for (var k = 0u; k < RUN; k++) {
-      let i = first + k * KEYS + lid / W;
-      var sum = 0.0;
-      if (i < job.count) {
-        let key = h * job.zone + candidate(i, h, job);
-        let s = planes[job.at_planes + key * W + w];
-        let at = job.at_magnitudes + key * 3u * W + w;
-        let p0 = magnitudes[at];
-        let p1 = magnitudes[at + W];
-        let p2 = magnitudes[at + 2u * W];
-        let u8s = weights[job.at_weights + key * W + w];
-        for (var b = 0u; b < min(4u, B); b++) {
-          var dot = 0.0;
-          for (var j = 0u; j < 8u; j++) {
-            let bit = 8u * b + j;
-            let index = extractBits(p0, bit, 1u) | (extractBits(p1, bit, 1u) << 1u) | (extractBits(p2, bit, 1u) << 2u);
-            let v = bitcast<u32>(table[(w * 32u + bit) * 8u + index]);
-            dot += bitcast<f32>(v ^ ((~s << (31u - bit)) & 0x80000000u));
-          }
-          sum += f32((u8s >> (8u * b)) & 255u) * dot;
-        }
-      }
-      parts[k * 256u + lid] = sum;
-    }
-    workgroupBarrier();
-    for (var o = lid; o < KEYS * RUN; o += 256u) {
-      let i = first + o;
-      if (i < job.count) {
-        var sum = parts[o * W];
-        for (var q = 1u; q < W; q++) { sum += parts[o * W + q]; }
-        let key = h * job.zone + candidate(i, h, job);
-        let half = (scales[job.at_scales + key / 2u] >> (16u * (key % 2u))) & 0xffffu;
-        var value = sum * bitcast<f32>(half << 16u) * qscales[job.at_qscales + h];
-        let out = job.at_estimates + h * job.count + i;
-        if (c > 0u) { value = max(value, estimates[out]); }
-        estimates[out] = value;
+    for (var k = lid; k < D; k += 256u) {
+      let v = y[job.at_y + (h * CHOOSERS + c) * D + k];
+      for (var level = 0u; level < 4u; level++) {
+        table[k * 16u + level] = -v * LOWER[level];
+        table[k * 16u + 4u + level] = -v * UPPER[level];
+        table[k * 16u + 8u + level] = v * LOWER[level];
+        table[k * 16u + 12u + level] = v * UPPER[level];
       }
     }
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var p = 0u; p < NW; p++) {
+      var code = first;
+      if (p > 0u) { code = load(key, p, job); }
+      for (var q = 0u; q < WORDS; q++) {
+        sum += product(word_at(code.s, q), word_at(code.p0, q), word_at(code.p1, q), word_at(code.p2, q),
+          word_at(code.weights, q), (p * WORDS + q) * 32u);
+      }
+    }
+    best = select(max(best, sum * scale), sum * scale, c == 0u);
   }
+  if (i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 
 //! program rerank-rows
@@ -977,14 +1026,101 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 `,
+  scan: `// Prefix sums over a workgroup of 256: 16 threads add up 16 entries each, a row apart by one bank; 3 barriers.
+var<workgroup> lanes: array<vec2<u32>, 272>;
+var<workgroup> rows: array<vec2<u32>, 16>;
+
+// Sum over the threads before this one, and over all.
+struct Scan { before: vec2<u32>, all: vec2<u32> }
+fn scan(own: vec2<u32>, lid: u32) -> Scan {
+  workgroupBarrier();
+  lanes[lid + lid / 16u] = own;
+  workgroupBarrier();
+  if (lid < 16u) {
+    var run = vec2<u32>(0u);
+    for (var i = 0u; i < 16u; i++) {
+      let at = lid * 17u + i;
+      let here = lanes[at];
+      lanes[at] = run;
+      run += here;
+    }
+    rows[lid] = run;
+  }
+  workgroupBarrier();
+  var result = Scan(lanes[lid + lid / 16u], vec2<u32>(0u));
+  for (var i = 0u; i < 16u; i++) {
+    let here = rows[i];
+    if (i < lid / 16u) { result.before += here; }
+    result.all += here;
+  }
+  return result;
+}
+
+// The same for four packed counts at once.
+var<workgroup> lanes4: array<vec4<u32>, 272>;
+var<workgroup> rows4: array<vec4<u32>, 16>;
+struct Scan4 { before: vec4<u32>, all: vec4<u32> }
+fn scanTiles(own: vec4<u32>, lid: u32) -> Scan4 {
+  workgroupBarrier();
+  lanes4[lid + lid / 16u] = own;
+  workgroupBarrier();
+  if (lid < 16u) {
+    var run = vec4<u32>(0u);
+    for (var i = 0u; i < 16u; i++) {
+      let at = lid * 17u + i;
+      let here = lanes4[at];
+      lanes4[at] = run;
+      run += here;
+    }
+    rows4[lid] = run;
+  }
+  workgroupBarrier();
+  var result = Scan4(lanes4[lid + lid / 16u], vec4<u32>(0u));
+  for (var i = 0u; i < 16u; i++) {
+    let here = rows4[i];
+    if (i < lid / 16u) { result.before += here; }
+    result.all += here;
+  }
+  return result;
+}
+`,
   select: `// select: scores [H, stride] i16 -> ids [H, C] u32, the C best in index order, ties at the threshold to the lower index.
 // Two passes over chunks of a head: \`select-count\` finds the threshold from the histogram and counts each chunk,
 // \`select-write\` places the chosen at their rank, and clears the histogram for the next time. Scratch a job, in words:
 // histogram [H, BINS] | threshold and ties to keep [H, 2] | chunk counts above and at the threshold [H, 256, 2].
+// Prefix sums in two levels, 16 threads of 16 entries, so that four tiles of 2048 keys cost 3 barriers.
 // Moves 2 bytes a key twice (the second time from cache) and writes 4 bytes a candidate.
 
 fn scoreAt(word: u32, k: u32) -> i32 { return extractBits(bitcast<i32>(word), 16u * k, 16u); }
 fn binOf(score: i32) -> u32 { return u32(score - LO) >> SHIFT; }
+
+// The scores of keys n..n + 7, the last again beyond the end; the loads do not wait for each other.
+fn fetch(row: u32, n: u32, end: u32) -> vec4<u32> {
+  let last = row + (end - 1u) / 2u;
+  let at = row + n / 2u;
+  return vec4<u32>(scores[min(last, at)], scores[min(last, at + 1u)], scores[min(last, at + 2u)], scores[min(last, at + 3u)]);
+}
+// Two bits a key: above the threshold, at it.
+const ABOVE = 0x55555555u;
+const TIED = 0xaaaaaaaau;
+fn marksOf(words: vec4<u32>, n: u32, end: u32, threshold: u32) -> u32 {
+  if (n >= end) { return 0u; }
+  var marks = 0u;
+  for (var k = 0u; k < 8u; k++) {
+    let bin = binOf(scoreAt(words[k / 2u], k % 2u));
+    marks |= select(select(0u, 2u, bin == threshold), 1u, bin > threshold) << (2u * k);
+  }
+  return select(marks, marks & ((1u << (2u * min(end - n, 8u))) - 1u), end - n < 8u);
+}
+// Eight keys of each of four tiles, 2048 keys apart, whose loads go out together: tiles 0 and 1 in x, 2 and 3 in y.
+fn fourTiles(row: u32, n: u32, end: u32, threshold: u32) -> vec2<u32> {
+  let a = fetch(row, n, end);
+  let b = fetch(row, n + 2048u, end);
+  let c = fetch(row, n + 4096u, end);
+  let d = fetch(row, n + 6144u, end);
+  return vec2<u32>(marksOf(a, n, end, threshold) | (marksOf(b, n + 2048u, end, threshold) << 16u),
+    marksOf(c, n + 4096u, end, threshold) | (marksOf(d, n + 6144u, end, threshold) << 16u));
+}
 
 //! program select-histogram alone uses histogram
 @compute @workgroup_size(256)
@@ -1003,11 +1139,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   flush(lid, hist);
 }
 
-//! program select-count
-var<workgroup> sums: array<u32, 256>;
+//! program select-count uses scan
 var<workgroup> found: vec2<u32>;
-var<workgroup> above: atomic<u32>;
-var<workgroup> ties: atomic<u32>;
+fn binAt(hist: u32, i: u32) -> u32 { return scratch[hist + BINS - 1u - min(i, BINS - 1u)]; }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -1017,25 +1151,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let begin = block * job.chunk;
   if (begin >= job.count) { return; }
   let hist = job.at_scratch + h * BINS;
-  // Thread 0 holds the highest bins; \`sums\` becomes the inclusive prefix from the top.
+  // Thread 0 holds the highest bins; the prefix runs from the top.
   const PER = (BINS + 255u) / 256u;
   var own = 0u;
-  for (var k = 0u; k < PER; k++) {
+  for (var k = 0u; k < PER; k += 4u) {
     let i = lid * PER + k;
-    if (i < BINS) { own += scratch[hist + BINS - 1u - i]; }
+    let four = vec4<u32>(binAt(hist, i), binAt(hist, i + 1u), binAt(hist, i + 2u), binAt(hist, i + 3u));
+    for (var j = 0u; j < 4u; j++) { if (k + j < PER && i + j < BINS) { own += four[j]; } }
   }
-  sums[lid] = own;
-  workgroupBarrier();
-  for (var s = 1u; s < 256u; s *= 2u) {
-    var add = 0u;
-    if (lid >= s) { add = sums[lid - s]; }
-    workgroupBarrier();
-    sums[lid] += add;
-    workgroupBarrier();
-  }
-  let upto = sums[lid];
-  if (upto >= job.candidates && upto - own < job.candidates) {
-    var left = job.candidates - (upto - own);
+  let before = scan(vec2<u32>(own, 0u), lid).before.x;
+  if (before < job.candidates && before + own >= job.candidates) {
+    var left = job.candidates - before;
     var i = lid * PER;
     loop {
       let here = scratch[hist + BINS - 1u - i];
@@ -1050,32 +1176,36 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
   workgroupBarrier();
+  let threshold = found.x;
   let end = min(begin + job.chunk, job.count);
+  let row = job.at_scores + h * (job.stride / 2u);
   var mine = vec2<u32>(0u);
-  for (var n = begin + 2u * lid; n < end; n += 512u) {
-    let word = scores[job.at_scores + (h * job.stride + n) / 2u];
-    for (var k = 0u; k < 2u; k++) {
-      let bin = binOf(scoreAt(word, k));
-      if (n + k < end) {
-        mine.x += select(0u, 1u, bin > found.x);
-        mine.y += select(0u, 1u, bin == found.x);
-      }
-    }
+  for (var n = begin + 8u * lid; n < end; n += 8192u) {
+    let marks = fourTiles(row, n, end, threshold);
+    mine += vec2<u32>(countOneBits(marks.x & ABOVE) + countOneBits(marks.y & ABOVE),
+      countOneBits(marks.x & TIED) + countOneBits(marks.y & TIED));
   }
-  if (mine.x > 0u) { atomicAdd(&above, mine.x); }
-  if (mine.y > 0u) { atomicAdd(&ties, mine.y); }
-  workgroupBarrier();
+  let all = scan(mine, lid).all;
   if (lid == 0u) {
     let at = job.at_scratch + job.blocks + 2u * (h * 256u + block);
-    scratch[at] = atomicLoad(&above);
-    scratch[at + 1u] = atomicLoad(&ties);
+    scratch[at] = all.x;
+    scratch[at + 1u] = all.y;
   }
 }
 
-//! program select-write
-var<workgroup> sums: array<vec2<u32>, 256>;
-var<workgroup> above: atomic<u32>;
-var<workgroup> ties: atomic<u32>;
+//! program select-write uses scan
+
+// Writes the marked among keys n..n + 7 and returns the tile's end: keys above and ties before it.
+fn place(marks: u32, n: u32, base: vec2<u32>, before: u32, all: u32, keep: u32, out: u32) -> vec2<u32> {
+  var at = base + vec2<u32>(before & 0xffffu, before >> 16u);
+  for (var left = marks; left != 0u; left &= left - 1u) {
+    let bit = countTrailingZeros(left);
+    let tied = bit & 1u;
+    if (tied == 0u || at.y < keep) { ids[out + at.x + min(at.y, keep)] = n + bit / 2u; }
+    at += vec2<u32>(1u - tied, tied);
+  }
+  return base + vec2<u32>(all & 0xffffu, all >> 16u);
+}
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -1086,48 +1216,29 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (begin >= job.count) { return; }
   let blocks = (job.count + job.chunk - 1u) / job.chunk;
   for (var i = block * 256u + lid; i < BINS; i += blocks * 256u) { scratch[job.at_scratch + h * BINS + i] = 0u; }
+  var earlier = vec2<u32>(0u);
   if (lid < block) {
     let at = job.at_scratch + job.blocks + 2u * (h * 256u + lid);
-    atomicAdd(&above, scratch[at]);
-    atomicAdd(&ties, scratch[at + 1u]);
+    earlier = vec2<u32>(scratch[at], scratch[at + 1u]);
   }
-  workgroupBarrier();
   let threshold = scratch[job.at_scratch + job.state + 2u * h];
   let keep = scratch[job.at_scratch + job.state + 2u * h + 1u];
-  var base = vec2<u32>(atomicLoad(&above), atomicLoad(&ties));
   let end = min(begin + job.chunk, job.count);
   let row = job.at_scores + h * (job.stride / 2u);
   let out = job.at_ids + h * job.candidates;
-  for (var tile = begin; tile < end; tile += 2048u) {
+  var base = scan(earlier, lid).all;
+  for (var tile = begin; tile < end; tile += 8192u) {
     let n = tile + 8u * lid;
-    var words = array<u32, 4>();
-    var mine = vec2<u32>(0u);
-    for (var k = 0u; k < 8u; k++) {
-      if (n + k < end) {
-        if (k % 2u == 0u) { words[k / 2u] = scores[row + (n + k) / 2u]; }
-        let bin = binOf(scoreAt(words[k / 2u], k % 2u));
-        mine += vec2<u32>(select(0u, 1u, bin > threshold), select(0u, 1u, bin == threshold));
-      }
-    }
-    sums[lid] = mine;
-    workgroupBarrier();
-    for (var s = 1u; s < 256u; s *= 2u) {
-      var add = vec2<u32>(0u);
-      if (lid >= s) { add = sums[lid - s]; }
-      workgroupBarrier();
-      sums[lid] += add;
-      workgroupBarrier();
-    }
-    var at = base + sums[lid] - mine;
-    base += sums[255];
-    for (var k = 0u; k < 8u; k++) {
-      if (n + k < end) {
-        let bin = binOf(scoreAt(words[k / 2u], k % 2u));
-        if (bin > threshold || (bin == threshold && at.y < keep)) { ids[out + at.x + min(at.y, keep)] = n + k; }
-        at += vec2<u32>(select(0u, 1u, bin > threshold), select(0u, 1u, bin == threshold));
-      }
-    }
-    workgroupBarrier();
+    let marks = fourTiles(row, n, end, threshold);
+    // Of each tile, keys above in the lower half of a word and ties in the upper: 2048 fit.
+    var own = vec4<u32>(0u);
+    let halves = vec4<u32>(marks.x & 0xffffu, marks.x >> 16u, marks.y & 0xffffu, marks.y >> 16u);
+    own = countOneBits(halves & vec4<u32>(ABOVE)) | (countOneBits(halves & vec4<u32>(TIED)) << vec4<u32>(16u));
+    let sums = scanTiles(own, lid);
+    base = place(halves.x, n, base, sums.before.x, sums.all.x, keep, out);
+    base = place(halves.y, n + 2048u, base, sums.before.y, sums.all.y, keep, out);
+    base = place(halves.z, n + 4096u, base, sums.before.z, sums.all.z, keep, out);
+    base = place(halves.w, n + 6144u, base, sums.before.w, sums.all.w, keep, out);
   }
 }
 `,
@@ -1185,11 +1296,91 @@ fn exponent(top: u32) -> i32 { return select(i32(top) - 127, 0, top == 0u); }
 // 2^e for -126 <= e <= 127.
 fn power(e: i32) -> f32 { return bitcast<f32>(u32(e + 127) << 23u); }
 `,
+  store: `// store: tokens [H, T, d] of a dtype -> rows [H, cap, d] of another, at a position. One thread eight coordinates: d is a
+// multiple of 8, so no word has two writers. Integers alone: round to nearest even, equal to the bit; what is not finite,
+// or would round to Inf, is stored as 0 and counted. Moves every value once.
+const TU = select(1u, 2u, TOKEN_DTYPE == 0u);
+const RU = select(1u, 2u, ROW_DTYPE == 0u);
+
+// Bits of the store's dtype; refused values come out as 0xffffffff.
+fn kept(bits: u32) -> u32 {
+  let sign = (bits >> 16u) & 0x8000u;
+  let size = bits & 0x7fffffffu;
+  if (size >= 0x7f800000u) { return 0xffffffffu; }
+  if (ROW_DTYPE == 0u) { return bits; }
+  if (ROW_DTYPE == 2u) {
+    let rounded = (size + 0x7fffu + ((size >> 16u) & 1u)) >> 16u;
+    return select(sign | rounded, 0xffffffffu, rounded >= 0x7f80u);
+  }
+  if (size >= 0x477ff000u) { return 0xffffffffu; }
+  if (size < 0x33000000u) { return sign; }
+  let e = size >> 23u;
+  let m = (size & 0x7fffffu) | 0x800000u;
+  let shift = select(13u, 126u - e, e < 113u);
+  let whole = m >> shift;
+  let rest = m & ((1u << shift) - 1u);
+  let half = 1u << (shift - 1u);
+  let rounded = whole + select(0u, 1u, rest > half || (rest == half && (whole & 1u) == 1u));
+  return sign | select(rounded + ((e - 113u) << 10u), rounded, e < 113u);
+}
+// f16 widened by itself: exponent 31 is NaN or Inf, which \`widen\` takes for a number.
+fn whole16(h: u32) -> u32 {
+  let inf = (h & 0x7c00u) == 0x7c00u;
+  return select(halfBits(h), 0x7f800000u, inf);
+}
+fn wide(w: vec2<u32>) -> vec4<u32> {
+  return vec4<u32>(whole16(w.x & 0xffffu), whole16(w.x >> 16u), whole16(w.y & 0xffffu), whole16(w.y >> 16u));
+}
+var<workgroup> lost: atomic<u32>;
+
+fn four(bits: vec4<u32>) -> vec4<u32> {
+  let v = vec4<u32>(kept(bits.x), kept(bits.y), kept(bits.z), kept(bits.w));
+  let bad = v == vec4<u32>(0xffffffffu);
+  let n = dot(select(vec4<u32>(0u), vec4<u32>(1u), bad), vec4<u32>(1u));
+  if (n > 0u) { atomicAdd(&lost, n); }
+  return select(v, vec4<u32>(0u), bad);
+}
+fn packed(v: vec4<u32>) -> vec2<u32> { return vec2<u32>(v.x | (v.y << 16u), v.z | (v.w << 16u)); }
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  let job = jobs[wid.z];
+  let h = headOf(wid, job);
+  let i = blockOf(wid, job) * 256u + lid;
+  let eights = job.count * (DIM / 8u);
+  if (lid == 0u) { atomicStore(&lost, 0u); }
+  workgroupBarrier();
+  if (i < eights) {
+    let src = job.at_tokens + (h * eights + i) * TU;
+    let lo = tokens[src];
+    var v = Eight(lo, lo);
+    if (TOKEN_DTYPE == 0u) { v.b = tokens[src + 1u]; }
+    else if (TOKEN_DTYPE == 1u) { v = Eight(wide(lo.xy), wide(lo.zw)); }
+    else { v = widen(2u, lo, lo); }
+    let a = four(v.a);
+    let b = four(v.b);
+    let dst = job.at_rows + ((h * job.cap + job.at) * (DIM / 8u) + i) * RU;
+    if (ROW_DTYPE == 0u) {
+      rows[dst] = a;
+      rows[dst + 1u] = b;
+    } else {
+      rows[dst] = vec4<u32>(packed(a), packed(b));
+    }
+  }
+  workgroupBarrier();
+  if (lid == 0u) {
+    let n = atomicLoad(&lost);
+    if (n > 0u) { atomicAdd(&refused[job.at_refused], n); }
+  }
+}
+`,
   topk: `// topk: values [H, C] f32 (ids [H, C] or 0..C-1) -> topIds, topValues [H, K], by value descending, ties to the lower id.
 // One workgroup of WG threads a head: radix selection of the K-th on order-preserving u32 keys (-0 as 0), RADIX bits a pass,
 // then, where equal values straddle the threshold, of the position; the K survivors are sorted bitonically on
 // (value, position), which is unique, so that the order of their collection does not show. Above the sort's
-// capacity they go to scratch and \`topk-rank\` places each by counting. Reads the values once from memory, then from cache.
+// capacity they go to scratch and \`topk-rank\` places each by counting. Where K is at most a quarter of the threads (FEW),
+// a shorter way comes first: the K-th greatest of the threads' maxima is a lower bound that hardly more than K values reach;
+// if at most 256 do, counting who is greater places them. Reads the values once from memory, then from cache.
 fn ordered(v: f32) -> u32 {
   let bits = select(bitcast<u32>(v), 0u, v == 0.0);
   return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
@@ -1207,12 +1398,118 @@ var<workgroup> sums: array<u32, WG>;
 var<workgroup> survivors: array<vec2<u32>, SORT>;
 var<workgroup> found: vec3<u32>;
 var<workgroup> taken: atomic<u32>;
+var<workgroup> few: array<vec2<u32>, FEW>;
+var<workgroup> ranks: array<atomic<u32>, FEW>;
+
+// The K-th greatest of one key a thread, eight bits a pass, its last eight bits 0: a bound is all that is needed.
+fn kth(mine: u32, k: u32, lid: u32) -> u32 {
+  var prefix = 0u;
+  var left = k;
+  for (var turn = 0u; turn < 3u; turn++) {
+    let low = 24u - 8u * turn;
+    if (lid < 256u) { atomicStore(&buckets[lid], 0u); }
+    workgroupBarrier();
+    if (turn == 0u || (mine >> ((low + 8u) % 32u)) == (prefix >> ((low + 8u) % 32u))) {
+      atomicAdd(&buckets[extractBits(mine, low, 8u)], 1u);
+    }
+    workgroupBarrier();
+    var own = 0u;
+    if (lid < 16u) {
+      for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
+      sums[lid] = own;
+    }
+    workgroupBarrier();
+    if (lid < 16u) {
+      var before = 0u;
+      for (var i = 0u; i < lid; i++) { before += sums[i]; }
+      if (before < left && before + own >= left) {
+        var need = left - before;
+        var bucket = 255u - 16u * lid;
+        loop {
+          let here = atomicLoad(&buckets[bucket]);
+          if (here >= need) { break; }
+          need -= here;
+          bucket--;
+        }
+        found = vec3<u32>(bucket, need, 0u);
+      }
+    }
+    let hit = workgroupUniformLoad(&found);
+    prefix |= hit.x << low;
+    left = hit.y;
+  }
+  return prefix;
+}
+
+// Eight keys, WG apart, whose loads do not wait for each other; 0 beyond the end.
+const AHEAD = 8u;
+fn fetch(row: u32, i: u32, job: Job) -> array<u32, AHEAD> {
+  let end = job.count - 1u;
+  let a = vec4<f32>(values[row + i], values[row + min(end, i + WG)], values[row + min(end, i + 2u * WG)],
+    values[row + min(end, i + 3u * WG)]);
+  let b = vec4<f32>(values[row + min(end, i + 4u * WG)], values[row + min(end, i + 5u * WG)],
+    values[row + min(end, i + 6u * WG)], values[row + min(end, i + 7u * WG)]);
+  var o = array<u32, AHEAD>(ordered(a.x), ordered(a.y), ordered(a.z), ordered(a.w), ordered(b.x), ordered(b.y), ordered(b.z),
+    ordered(b.w));
+  for (var k = 1u; k < AHEAD; k++) { o[k] = select(0u, o[k], i + k * WG <= end); }
+  return o;
+}
+
+// The short way; false where it does not apply.
+fn chooseFew(row: u32, h: u32, job: Job, lid: u32) -> bool {
+  var most = 0u;
+  for (var i = lid; i < job.count; i += AHEAD * WG) {
+    let o = fetch(row, i, job);
+    for (var k = 0u; k < AHEAD; k++) { most = max(most, o[k]); }
+  }
+  let least = kth(most, job.k, lid);
+  for (var i = lid; i < FEW; i += WG) { atomicStore(&ranks[i], 0u); }
+  for (var i = lid; i < job.count; i += AHEAD * WG) {
+    let o = fetch(row, i, job);
+    for (var k = 0u; k < AHEAD; k++) {
+      if (o[k] >= least && i + k * WG < job.count) {
+        let at = atomicAdd(&taken, 1u);
+        if (at < FEW) { few[at] = vec2<u32>(o[k], i + k * WG); }
+      }
+    }
+  }
+  workgroupBarrier();
+  if (lid == 0u) { found = vec3<u32>(atomicLoad(&taken), 0u, 0u); }
+  let n = workgroupUniformLoad(&found).x;
+  if (n > FEW) {
+    if (lid == 0u) { atomicStore(&taken, 0u); }
+    workgroupBarrier();
+    return false;
+  }
+  const SHARE = WG / FEW;
+  let mine = few[lid % FEW];
+  if (lid % FEW < n) {
+    var greater = 0u;
+    for (var i = lid / FEW; i < n; i += max(1u, SHARE)) {
+      let other = few[i];
+      greater += select(0u, 1u, other.x > mine.x || (other.x == mine.x && other.y < mine.y));
+    }
+    atomicAdd(&ranks[lid % FEW], greater);
+  }
+  workgroupBarrier();
+  if (lid < n) {
+    let rank = atomicLoad(&ranks[lid]);
+    if (rank < job.k) {
+      topIds[job.at_topIds + h * job.k + rank] = idAt(mine.y, h, job);
+      topValues[job.at_topValues + h * job.k + rank] = values[row + mine.y];
+    }
+  }
+  return true;
+}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let h = headOf(wid, job);
   let row = job.at_values + h * job.count;
+  if (FEW > 1u) {
+    if (chooseFew(row, h, job, lid)) { return; }
+  }
   // Levels below PASSES look at values, the others at ~position; \`prefix\` holds the digits found so far.
   var prefix = 0u;
   var value = 0u;
@@ -1335,14 +1632,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 `,
-  word: `// How a key's sign plane is read: 1, 2 or 4 u32 at a time, and Σ_p 2^p |v_p| over four bit planes of one such word.
+  word: `// How a key's planes are read: 1, 2 or 4 u32 at a time, and Σ_p 2^p |v_p| over four bit planes of one such word.
 // With 4 words a carry-save adder sums the planes first: 6 population counts in place of 16, which are four times as
 // dear as logic on most GPUs.
 
 //! program word-1
 alias Word = u32;
 const WORDS = 1u;
-fn load_word(at: u32) -> Word { return planes[at]; }
+fn word_at(word: Word, q: u32) -> u32 { return word; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return a; }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
   return countOneBits(v0) + 2u * countOneBits(v1) + 4u * countOneBits(v2) + 8u * countOneBits(v3);
 }
@@ -1350,7 +1648,8 @@ fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
 //! program word-2
 alias Word = vec2<u32>;
 const WORDS = 2u;
-fn load_word(at: u32) -> Word { return Word(planes[at], planes[at + 1u]); }
+fn word_at(word: Word, q: u32) -> u32 { return word[q]; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return Word(a, b); }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
   let v = countOneBits(v0) + 2u * countOneBits(v1) + 4u * countOneBits(v2) + 8u * countOneBits(v3);
   return v.x + v.y;
@@ -1359,7 +1658,8 @@ fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
 //! program word-4
 alias Word = vec4<u32>;
 const WORDS = 4u;
-fn load_word(at: u32) -> Word { return Word(planes[at], planes[at + 1u], planes[at + 2u], planes[at + 3u]); }
+fn word_at(word: Word, q: u32) -> u32 { return word[q]; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return Word(a, b, c, d); }
 fn odd(a: u32, b: u32, c: u32) -> u32 { return a ^ b ^ c; }
 fn carry(a: u32, b: u32, c: u32) -> u32 { return (a & b) | (c & (a | b)); }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {

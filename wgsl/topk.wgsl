@@ -2,7 +2,9 @@
 // One workgroup of WG threads a head: radix selection of the K-th on order-preserving u32 keys (-0 as 0), RADIX bits a pass,
 // then, where equal values straddle the threshold, of the position; the K survivors are sorted bitonically on
 // (value, position), which is unique, so that the order of their collection does not show. Above the sort's
-// capacity they go to scratch and `topk-rank` places each by counting. Reads the values once from memory, then from cache.
+// capacity they go to scratch and `topk-rank` places each by counting. Where K is at most a quarter of the threads (FEW),
+// a shorter way comes first: the K-th greatest of the threads' maxima is a lower bound that hardly more than K values reach;
+// if at most 256 do, counting who is greater places them. Reads the values once from memory, then from cache.
 fn ordered(v: f32) -> u32 {
   let bits = select(bitcast<u32>(v), 0u, v == 0.0);
   return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
@@ -20,12 +22,118 @@ var<workgroup> sums: array<u32, WG>;
 var<workgroup> survivors: array<vec2<u32>, SORT>;
 var<workgroup> found: vec3<u32>;
 var<workgroup> taken: atomic<u32>;
+var<workgroup> few: array<vec2<u32>, FEW>;
+var<workgroup> ranks: array<atomic<u32>, FEW>;
+
+// The K-th greatest of one key a thread, eight bits a pass, its last eight bits 0: a bound is all that is needed.
+fn kth(mine: u32, k: u32, lid: u32) -> u32 {
+  var prefix = 0u;
+  var left = k;
+  for (var turn = 0u; turn < 3u; turn++) {
+    let low = 24u - 8u * turn;
+    if (lid < 256u) { atomicStore(&buckets[lid], 0u); }
+    workgroupBarrier();
+    if (turn == 0u || (mine >> ((low + 8u) % 32u)) == (prefix >> ((low + 8u) % 32u))) {
+      atomicAdd(&buckets[extractBits(mine, low, 8u)], 1u);
+    }
+    workgroupBarrier();
+    var own = 0u;
+    if (lid < 16u) {
+      for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
+      sums[lid] = own;
+    }
+    workgroupBarrier();
+    if (lid < 16u) {
+      var before = 0u;
+      for (var i = 0u; i < lid; i++) { before += sums[i]; }
+      if (before < left && before + own >= left) {
+        var need = left - before;
+        var bucket = 255u - 16u * lid;
+        loop {
+          let here = atomicLoad(&buckets[bucket]);
+          if (here >= need) { break; }
+          need -= here;
+          bucket--;
+        }
+        found = vec3<u32>(bucket, need, 0u);
+      }
+    }
+    let hit = workgroupUniformLoad(&found);
+    prefix |= hit.x << low;
+    left = hit.y;
+  }
+  return prefix;
+}
+
+// Eight keys, WG apart, whose loads do not wait for each other; 0 beyond the end.
+const AHEAD = 8u;
+fn fetch(row: u32, i: u32, job: Job) -> array<u32, AHEAD> {
+  let end = job.count - 1u;
+  let a = vec4<f32>(values[row + i], values[row + min(end, i + WG)], values[row + min(end, i + 2u * WG)],
+    values[row + min(end, i + 3u * WG)]);
+  let b = vec4<f32>(values[row + min(end, i + 4u * WG)], values[row + min(end, i + 5u * WG)],
+    values[row + min(end, i + 6u * WG)], values[row + min(end, i + 7u * WG)]);
+  var o = array<u32, AHEAD>(ordered(a.x), ordered(a.y), ordered(a.z), ordered(a.w), ordered(b.x), ordered(b.y), ordered(b.z),
+    ordered(b.w));
+  for (var k = 1u; k < AHEAD; k++) { o[k] = select(0u, o[k], i + k * WG <= end); }
+  return o;
+}
+
+// The short way; false where it does not apply.
+fn chooseFew(row: u32, h: u32, job: Job, lid: u32) -> bool {
+  var most = 0u;
+  for (var i = lid; i < job.count; i += AHEAD * WG) {
+    let o = fetch(row, i, job);
+    for (var k = 0u; k < AHEAD; k++) { most = max(most, o[k]); }
+  }
+  let least = kth(most, job.k, lid);
+  for (var i = lid; i < FEW; i += WG) { atomicStore(&ranks[i], 0u); }
+  for (var i = lid; i < job.count; i += AHEAD * WG) {
+    let o = fetch(row, i, job);
+    for (var k = 0u; k < AHEAD; k++) {
+      if (o[k] >= least && i + k * WG < job.count) {
+        let at = atomicAdd(&taken, 1u);
+        if (at < FEW) { few[at] = vec2<u32>(o[k], i + k * WG); }
+      }
+    }
+  }
+  workgroupBarrier();
+  if (lid == 0u) { found = vec3<u32>(atomicLoad(&taken), 0u, 0u); }
+  let n = workgroupUniformLoad(&found).x;
+  if (n > FEW) {
+    if (lid == 0u) { atomicStore(&taken, 0u); }
+    workgroupBarrier();
+    return false;
+  }
+  const SHARE = WG / FEW;
+  let mine = few[lid % FEW];
+  if (lid % FEW < n) {
+    var greater = 0u;
+    for (var i = lid / FEW; i < n; i += max(1u, SHARE)) {
+      let other = few[i];
+      greater += select(0u, 1u, other.x > mine.x || (other.x == mine.x && other.y < mine.y));
+    }
+    atomicAdd(&ranks[lid % FEW], greater);
+  }
+  workgroupBarrier();
+  if (lid < n) {
+    let rank = atomicLoad(&ranks[lid]);
+    if (rank < job.k) {
+      topIds[job.at_topIds + h * job.k + rank] = idAt(mine.y, h, job);
+      topValues[job.at_topValues + h * job.k + rank] = values[row + mine.y];
+    }
+  }
+  return true;
+}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
   let h = headOf(wid, job);
   let row = job.at_values + h * job.count;
+  if (FEW > 1u) {
+    if (chooseFew(row, h, job, lid)) { return; }
+  }
   // Levels below PASSES look at values, the others at ~position; `prefix` holds the digits found so far.
   var prefix = 0u;
   var value = 0u;

@@ -1,11 +1,12 @@
-// How a key's sign plane is read: 1, 2 or 4 u32 at a time, and Σ_p 2^p |v_p| over four bit planes of one such word.
+// How a key's planes are read: 1, 2 or 4 u32 at a time, and Σ_p 2^p |v_p| over four bit planes of one such word.
 // With 4 words a carry-save adder sums the planes first: 6 population counts in place of 16, which are four times as
 // dear as logic on most GPUs.
 
 //! program word-1
 alias Word = u32;
 const WORDS = 1u;
-fn load_word(at: u32) -> Word { return planes[at]; }
+fn word_at(word: Word, q: u32) -> u32 { return word; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return a; }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
   return countOneBits(v0) + 2u * countOneBits(v1) + 4u * countOneBits(v2) + 8u * countOneBits(v3);
 }
@@ -13,7 +14,8 @@ fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
 //! program word-2
 alias Word = vec2<u32>;
 const WORDS = 2u;
-fn load_word(at: u32) -> Word { return Word(planes[at], planes[at + 1u]); }
+fn word_at(word: Word, q: u32) -> u32 { return word[q]; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return Word(a, b); }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
   let v = countOneBits(v0) + 2u * countOneBits(v1) + 4u * countOneBits(v2) + 8u * countOneBits(v3);
   return v.x + v.y;
@@ -22,7 +24,8 @@ fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {
 //! program word-4
 alias Word = vec4<u32>;
 const WORDS = 4u;
-fn load_word(at: u32) -> Word { return Word(planes[at], planes[at + 1u], planes[at + 2u], planes[at + 3u]); }
+fn word_at(word: Word, q: u32) -> u32 { return word[q]; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> Word { return Word(a, b, c, d); }
 fn odd(a: u32, b: u32, c: u32) -> u32 { return a ^ b ^ c; }
 fn carry(a: u32, b: u32, c: u32) -> u32 { return (a & b) | (c & (a | b)); }
 fn weighted(v0: Word, v1: Word, v2: Word, v3: Word) -> u32 {

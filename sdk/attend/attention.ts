@@ -5,7 +5,11 @@ import { type AttendJob, attendCount } from '../kernels/attend.ts'
 import { type Retrieved, type RetrieveItem, retrieve } from '../retrieve/retriever.ts'
 
 /** One layer's attention of one session; `k` and the zone follow from its length. */
-export type AttendItem = Omit<RetrieveItem, 'zone' | 'base' | 'k'>
+export interface AttendItem extends Omit<RetrieveItem, 'zone' | 'base' | 'k'> {
+  /** Where output and lse go; by default to the scratch. */
+  readonly output?: Buf
+  readonly lse?: Buf
+}
 
 /** What a step attended to. */
 export interface Attended {
@@ -32,7 +36,7 @@ function mostPositions(config: SessionConfig): number {
 /** Bytes of the scratch of a decode step. */
 export function attentionPlan(backend: Pick<Backend, 'parts'>, config: SessionConfig): Record<string, number> {
   const { queryHeads, headDim, kvHeads } = config.shape
-  const parts = Math.max(...[1, mostPositions(config)].map((n) => backend.parts(n, kvHeads)))
+  const parts = Math.max(1, backend.parts(mostPositions(config), kvHeads))
   return {
     queries: queryHeads * headDim * 4,
     partials: parts * queryHeads * (headDim + 2) * 4,
@@ -52,18 +56,18 @@ export function attendStep(backend: Backend, items: readonly AttendItem[]): Atte
   const jobs = items.map((item) => attendJob(backend, item, byScratch.get(item.scratch)))
   backend.attend(jobs)
   backend.merge(
-    items.map(({ config, scratch }, i) => ({
+    items.map(({ config, scratch, output, lse }, i) => ({
       partials: scratch.get('partials'),
       parts: jobs[i].parts,
       queryHeads: config.shape.queryHeads,
       d: config.shape.headDim,
-      output: scratch.get('output'),
-      lse: scratch.get('lse'),
+      output: output ?? scratch.get('output'),
+      lse: lse ?? scratch.get('lse'),
     })),
   )
-  return items.map(({ scratch }) => ({
-    output: scratch.get('output'),
-    lse: scratch.get('lse'),
+  return items.map(({ scratch, output, lse }) => ({
+    output: output ?? scratch.get('output'),
+    lse: lse ?? scratch.get('lse'),
     item: byScratch.get(scratch)?.item,
   }))
 }

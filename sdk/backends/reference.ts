@@ -11,6 +11,7 @@ import { query } from '../kernels/query.ts'
 import { rerank } from '../kernels/rerank.ts'
 import { rotate } from '../kernels/rotate.ts'
 import { select } from '../kernels/select.ts'
+import { store } from '../kernels/store.ts'
 import { topk } from '../kernels/topk.ts'
 
 /** Runs a single-job kernel over a batch. The buffers are this backend's own, so they are `Bytes`. */
@@ -32,6 +33,7 @@ const kernels: Kernels = {
   attend: each(attend),
   merge: each(merge),
   dense: each(dense),
+  store: each(store),
 }
 
 /** Plain TypeScript with f64 sums: the oracle of every test, and a working backend anywhere. */

@@ -47,14 +47,23 @@ export class LinearMemory {
       const size = Math.ceil(bytes / 4) * 4
       const at = size > this.maxBytes ? 0 : this.arena.allocate(size) >>> 0
       if (at === 0) {
+        const have = this.allocated()
         this.free(given)
-        throw outOfMemory(`wasm.alloc(${label})`, size, this.allocated(), this.maxBytes)
+        const asked = requests.reduce((sum, request) => sum + request.bytes, 0)
+        const before = have - given.reduce((sum, buf) => sum + buf.bytes, 0)
+        throw outOfMemory(`wasm.alloc(${label})`, asked, before, this.maxBytes)
       }
       const buf = new WasmBuf(at, size)
       this.live.add(buf)
       given.push(buf)
     }
     return given
+  }
+
+  /** The address of a range of a buffer: a stray one would reach another buffer. @throws RangeError */
+  range(buf: Buf, offset: number, bytes: number): number {
+    if (offset >= 0 && offset + bytes <= buf.bytes) return address(buf) + offset
+    throw new RangeError(`bytes ${offset} to ${offset + bytes} of a buffer of ${buf.bytes}`)
   }
 
   /** Freeing twice is harmless: the second time the buffer is no longer live. */
@@ -77,8 +86,8 @@ export class LinearMemory {
 export function outOfMemory(where: string, asked: number, have: number, cap: number): ParisError {
   return new ParisError('out_of_memory', {
     where,
-    got: `${asked} bytes asked with ${have} in use`,
+    got: `${asked} bytes asked beside ${have} in use`,
     want: `at most ${cap} bytes of linear memory`,
-    fix: 'Lower capacity, layers or heads, take a 16-bit store, dispose sessions, or raise maxBytes (below 4 GiB).',
+    fix: 'Lower capacity, layers or heads, take a 16-bit store, or dispose sessions; a GPU or the reference has no such cap.',
   })
 }

@@ -47,16 +47,17 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
       return linear.alloc(requests)
     },
     free: (buffers) => linear.free(buffers),
-    write: (buf, offset, data) => linear.u8.set(data, address(buf) + offset),
+    write: (buf, offset, data) => linear.u8.set(data, linear.range(buf, offset, data.length)),
     copy(src, srcOffset, dst, dstOffset, bytes) {
-      const from = address(src) + srcOffset
-      linear.u8.copyWithin(address(dst) + dstOffset, from, from + bytes)
+      const from = linear.range(src, srcOffset, bytes)
+      linear.u8.copyWithin(linear.range(dst, dstOffset, bytes), from, from + bytes)
     },
     clear(buf) {
       linear.u8.fill(0, address(buf), address(buf) + buf.bytes)
     },
     async read(buf, offset, bytes) {
-      return linear.u8.slice(address(buf) + offset, address(buf) + offset + bytes)
+      const from = linear.range(buf, offset, bytes)
+      return linear.u8.slice(from, from + bytes)
     },
     stream: (buf) => void exports.stream(address(buf), buf.bytes),
     parts: () => 1,
@@ -169,6 +170,12 @@ function kernelsOf(wasm: Exports): Kernels {
       for (const { queries, tokens, first, keys, values, heads, group, scale, output, lse } of jobs) {
         const rows = [...rowsArgs(keys), ...rowsArgs(values), keys.d]
         wasm.dense(address(queries), tokens, first, ...rows, heads, group, scale, address(output), address(lse))
+      }
+    },
+    store(jobs) {
+      for (const { tokens, dtype, heads, count, rows, at, refused } of jobs) {
+        const given = [address(tokens), DTYPES[dtype], heads, count, rows.d]
+        wasm.store(...given, ...rowsArgs(rows), at, address(refused))
       }
     },
   }

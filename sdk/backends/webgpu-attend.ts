@@ -57,7 +57,7 @@ export function merge(gpu: GpuContext, jobs: readonly MergeJob[]): void {
     task: {
       bind: [bind(partials), bind(output), bind(lse)],
       fields: [parts, queryHeads, MINUS_INF],
-      x: 1,
+      x: Math.ceil(d / 32),
       heads: queryHeads,
     },
   }))

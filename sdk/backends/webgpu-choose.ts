@@ -19,9 +19,13 @@ function binsOf(lo: number, hi: number, step: number): Bins {
   return { lo, shift, bins: ((hi - lo) >> shift) + 1 }
 }
 
-/** Keys a workgroup scores or scans: 2048 of them, more where a head would have over 256 chunks. */
-function chunkOf(count: number): number {
-  return 2048 * Math.ceil(count / (256 * 2048))
+/**
+ * Keys a workgroup scores or scans: a multiple of 2048, so many that all workgroups run at once and that a head has at
+ * most 256 chunks.
+ */
+function chunkOf(gpu: GpuContext, count: number, heads: number): number {
+  const atOnce = gpu.slots / 2
+  return 2048 * Math.ceil(Math.max(count / 256, (count * heads) / atOnce) / 2048)
 }
 
 const stateAt = (heads: number, { bins }: Bins) => heads * bins
@@ -63,8 +67,8 @@ export function coarseSigns(gpu: GpuContext, jobs: readonly CoarseSignsJob[]): v
     const { summary, choosers, heads, count, stride } = job
     const { D, cap } = summary
     const weighted = job.normWeighted && summary.norms
-    const taken = choosers * (20 * Math.ceil(D / 32) + 4) + 64
-    const chunk = chunkOf(count)
+    const taken = choosers * (20 * Math.ceil(D / 32) + D + 4) + 64
+    const chunk = chunkOf(gpu, count, heads * jobs.length)
     return {
       spec: { D, CHOOSERS: choosers, NORMS: weighted ? 1 : 0, ...histogramSpec(gpu, bins, 1, taken) },
       task: {
@@ -108,7 +112,7 @@ export function coarseCollision(gpu: GpuContext, jobs: readonly CoarseCollisionJ
   })
   gpu.each('coarse-collision', planned, ({ job, B, bins, histogram, table }) => {
     const { summary, choosers, heads, count, stride } = job
-    const chunk = chunkOf(count)
+    const chunk = chunkOf(gpu, count, heads * jobs.length)
     return {
       spec: { D: summary.D, CHOOSERS: choosers, ...histogramSpec(gpu, bins, 8, B * 256 + 64) },
       task: {
@@ -129,7 +133,7 @@ export function select(gpu: GpuContext, jobs: readonly SelectJob[]): void {
     let histogram = gpu.histogram(scored.scores, scratchWords(heads, bins))
     const counted = histogram.ready === nameOf(bins, count, heads)
     if (!counted) histogram = prepare(gpu, scored, bins)
-    const chunk = chunkOf(count)
+    const chunk = chunkOf(gpu, count, heads * jobs.length)
     const range = { x: Math.ceil(count / chunk), heads }
     const fields = [stride, count, chunk, candidates, stateAt(heads, bins), blocksAt(heads, bins)]
     return { job, bins, histogram, counted, range, fields, scores: bind(job.scores, stride * 2) }
@@ -158,11 +162,12 @@ export function topk(gpu: GpuContext, jobs: readonly TopkJob[]): void {
     const WG = Math.min(1024, 2 ** Math.floor(Math.log2(gpu.invocations)))
     const RADIX = gpu.shared >= 32768 ? 11 : 8
     const sort = 2 ** Math.max(1, Math.ceil(Math.log2(job.k)))
-    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + 64 <= gpu.shared ? sort : 1
+    const FEW = WG >= 256 && job.k * 4 <= WG ? 256 : 1
+    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + FEW * 12 + 64 <= gpu.shared ? sort : 1
     const spill = SORT > 1 ? gpu.sink : bind(gpu.spill(job.topIds as GpuBuf, job.heads * job.k * 8))
     const ids = job.ids ? bind(job.ids, job.count * 4) : gpu.none
     const fields = [job.count, job.k, job.ids ? 1 : 0]
-    return { job, spec: { WG, RADIX, SORT }, spill, ids, fields }
+    return { job, spec: { WG, RADIX, SORT, FEW }, spill, ids, fields }
   })
   gpu.each('topk', planned, ({ job, spec, spill, ids, fields }) => {
     const { values, topIds, topValues, heads, count, k } = job

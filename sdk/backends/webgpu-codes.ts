@@ -5,6 +5,7 @@ import type { EncodeJob } from '../kernels/encode.ts'
 import type { QueryJob } from '../kernels/query.ts'
 import type { RerankJob } from '../kernels/rerank.ts'
 import type { RotateJob } from '../kernels/rotate.ts'
+import type { StoreJob } from '../kernels/store.ts'
 import { M } from '../shape.ts'
 import type { GpuContext } from './webgpu-context.ts'
 import type { GpuBuf } from './webgpu-memory.ts'
@@ -102,6 +103,22 @@ function normPass(gpu: GpuContext, jobs: readonly EncodeJob[]): void {
   })
 }
 
+export function store(gpu: GpuContext, jobs: readonly StoreJob[]): void {
+  gpu.each('store', jobs, ({ tokens, dtype, heads, count, rows, at, refused }) => {
+    const { d } = rows
+    const eights = count * (d / 8)
+    return {
+      spec: { DIM: d, TOKEN_DTYPE: DTYPES[dtype], ROW_DTYPE: DTYPES[rows.dtype] },
+      task: {
+        bind: [bind(tokens, eights * (dtype === 'f32' ? 32 : 16)), bindRows(rows), bind(refused)],
+        fields: [rows.cap, at, count],
+        x: Math.ceil(eights / 256),
+        heads,
+      },
+    }
+  })
+}
+
 export function rerank(gpu: GpuContext, jobs: readonly RerankJob[]): void {
   const perHead = ({ count }: RerankJob) => count * 4
   gpu.each('rerank-codes', jobs, (job) => {
@@ -114,7 +131,7 @@ export function rerank(gpu: GpuContext, jobs: readonly RerankJob[]): void {
     const task: Task = {
       bind: [...planes, ids, bind(source.y), bind(source.scales), bind(job.estimates, perHead(job))],
       fields: [cap, job.count, job.ids ? 1 : 0],
-      x: Math.ceil(job.count / (1024 / Math.ceil(D / 32))),
+      x: Math.ceil(job.count / 256),
       heads: job.heads,
     }
     return { spec: { D, CHOOSERS: job.choosers }, task }

@@ -18,6 +18,7 @@ const COMPUTE = 4
 export class Pipelines {
   private readonly device: GPUDevice
   private readonly compiled = new Map<string, Compiled>()
+  private readonly compiling = new Map<string, Promise<void>>()
   private readonly layouts = new Map<string, GPUBindGroupLayout>()
   readonly uniforms: GPUBindGroupLayout
   private wanted: Map<string, [ProgramName, Spec]> | undefined
@@ -55,12 +56,19 @@ export class Pipelines {
     } finally {
       const wanted = this.wanted
       this.wanted = undefined
-      await Promise.all([...wanted].map(([key, [name, spec]]) => this.compile(key, name, spec)))
+      await Promise.all([...wanted].map(([key, [name, spec]]) => this.once(key, name, spec)))
     }
   }
 
   get collecting(): boolean {
     return this.wanted !== undefined
+  }
+
+  /** Two that warm at once share the work. */
+  private once(key: string, name: ProgramName, spec: Spec): Promise<void> {
+    const under = this.compiling.get(key) ?? this.compile(key, name, spec).finally(() => this.compiling.delete(key))
+    this.compiling.set(key, under)
+    return under
   }
 
   private async compile(key: string, name: ProgramName, spec: Spec): Promise<void> {

@@ -1,8 +1,8 @@
-import type { Backend } from '../backend.ts'
+import type { Backend, GpuRecorder } from '../backend.ts'
 import { ParisError } from '../errors.ts'
 import { attend, dense, merge, partsOf } from './webgpu-attend.ts'
 import { coarseCollision, coarseSigns, select, topk } from './webgpu-choose.ts'
-import { encode, query, rerank, rotate } from './webgpu-codes.ts'
+import { encode, query, rerank, rotate, store } from './webgpu-codes.ts'
 import { GpuContext } from './webgpu-context.ts'
 import { type GpuBuf, GpuMemory } from './webgpu-memory.ts'
 import { Pipelines } from './webgpu-pipelines.ts'
@@ -22,17 +22,9 @@ export interface WebgpuOptions {
 }
 
 /** The backend, and what only a GPU can offer. */
-export interface WebgpuBackend extends Backend {
+export interface WebgpuBackend extends Backend, GpuRecorder {
   readonly name: 'webgpu'
-  readonly device: GPUDevice
-  /** Compiles, at once and without waiting in between, every pipeline that `verbs` would use. Nothing is run. */
   warm(verbs: () => void): Promise<void>
-  /**
-   * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted.
-   * @returns frees the recording's few KiB of job words: to be called after the submit
-   */
-  recordInto(encoder: GPUCommandEncoder, body: () => void): () => void
-  /** A caller's GPUBuffer, or a range of it from a multiple of 256, as a Buf. It stays the caller's. */
   wrap(buffer: GPUBuffer, offset?: number, bytes?: number): GpuBuf
   /** Submits what was recorded so far; `read` does so by itself. */
   flush(): void
@@ -50,7 +42,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     options.maxWorkgroups ?? 65_535,
   )
   const memory = new GpuMemory(device, options.memoryLimit ?? Number.POSITIVE_INFINITY)
-  const gpu = new GpuContext(device, recorder, options.slots ?? (fallback ? 16 : 2048))
+  const gpu = new GpuContext(device, recorder, options.slots ?? (fallback ? 16 : 1024))
   const readback = new Readback(device)
   const verb =
     <J>(kernel: (gpu: GpuContext, jobs: readonly J[]) => void) =>
@@ -59,9 +51,18 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       kernel(gpu, jobs)
     }
   const own = (buf: unknown) => buf as GpuBuf
-  return {
-    name: 'webgpu',
+  const recording = {
     device,
+    recordInto(encoder: GPUCommandEncoder, body: () => void) {
+      state.check()
+      return recorder.recordInto(encoder, body)
+    },
+    wrap: (buffer: GPUBuffer, offset?: number, bytes?: number) => memory.wrap(buffer, offset, bytes),
+  }
+  return {
+    ...recording,
+    recorder: recording,
+    name: 'webgpu',
     description: describe(device, fallback),
     layout: { block: 1, align: 4 },
     rotate: verb(rotate),
@@ -75,6 +76,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     attend: verb(attend),
     merge: verb(merge),
     dense: verb(dense),
+    store: verb(store),
     async alloc(requests) {
       state.check()
       try {
@@ -116,12 +118,14 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     },
     parts: (positions, heads) => partsOf(gpu, positions, heads),
     allocated: () => memory.allocated(),
-    warm: (verbs) => pipelines.warm(verbs),
-    recordInto(encoder, body) {
-      state.check()
-      return recorder.recordInto(encoder, body)
+    async warm(verbs) {
+      try {
+        await pipelines.warm(verbs)
+      } catch (error) {
+        await state.settle(error)
+        throw error
+      }
     },
-    wrap: (buffer, offset, bytes) => memory.wrap(buffer, offset, bytes),
     flush() {
       state.check()
       recorder.flush()
@@ -131,6 +135,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       recorder.dispose()
       gpu.dispose()
       readback.dispose()
+      state.leave()
       options.onDispose?.()
     },
   }
@@ -150,6 +155,8 @@ export interface DeviceState {
   /** Waits until a loss that is under way has been told, then checks. */
   settle(cause?: unknown): Promise<void>
   readonly loss: Promise<GPUDeviceLostInfo>
+  /** Stops listening to the device, which may outlive the backend. */
+  leave(): void
 }
 
 function watch(device: GPUDevice): DeviceState {
@@ -164,7 +171,7 @@ function watch(device: GPUDevice): DeviceState {
     })
     return info
   })
-  device.addEventListener?.('uncapturederror', (event) => {
+  const onError = (event: GPUUncapturedErrorEvent) => {
     failure ??= event.error
     if (failure.constructor.name === 'GPUOutOfMemoryError')
       loss ??= new ParisError('out_of_memory', {
@@ -173,7 +180,8 @@ function watch(device: GPUDevice): DeviceState {
         want: 'a few MiB beside the buffers',
         fix: 'Dispose the engine and open it with less capacity.',
       })
-  })
+  }
+  device.addEventListener?.('uncapturederror', onError)
   const check = (cause?: unknown) => {
     if (loss) throw loss
     if (failure) throw new Error(`WebGPU refused a command: ${failure.message}`, { cause })
@@ -186,5 +194,6 @@ function watch(device: GPUDevice): DeviceState {
       check(cause)
     },
     loss: told,
+    leave: () => device.removeEventListener?.('uncapturederror', onError),
   }
 }

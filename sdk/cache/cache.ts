@@ -15,7 +15,7 @@ export interface LayerCache {
   readonly values: Rows
   readonly summary: Summary
   length: number
-  /** At least the largest |k| held: with the queries' it bounds the products. */
+  /** At least the largest |k| held, but for those that came in GPUBuffers: with the queries' it bounds the products. */
   maxKey: number
   /** Whether a truncation may have left `maxKey` above that. */
   loose: boolean
@@ -83,7 +83,6 @@ export class Cache {
    */
   append(index: number, keys: Tensor, values: Tensor, from: number, to: number): EncodeJob | undefined {
     const layer = this.layers[index]
-    const before = this.zones(index)
     const { kvHeads, headDim } = this.config.shape
     const row = headDim * dtypeBytes(this.store)
     for (let h = 0; h < kvHeads; h++) {
@@ -91,9 +90,15 @@ export class Cache {
       this.backend.write(layer.keys.buf, at, rowBytes(keys, h, from, to, this.store))
       this.backend.write(layer.values.buf, at, rowBytes(values, h, from, to, this.store))
     }
-    layer.length += to - from
     layer.maxKey = Math.max(layer.maxKey, keys.max)
-    return this.encodeJob(index, before.retrieval)
+    return this.advance(index, to - from)
+  }
+
+  /** Counts rows in that were written behind a layer's end. @returns as `append` */
+  advance(index: number, tokens: number): EncodeJob | undefined {
+    const before = this.zones(index).retrieval
+    this.layers[index].length += tokens
+    return this.encodeJob(index, before)
   }
 
   /** The job for summary indices [at, present zone), or nothing where that is empty. */
@@ -150,6 +155,11 @@ export class Cache {
     this.backend.free(this.buffers)
     this.buffers = []
   }
+}
+
+/** The largest |v| that a session takes, so that sums over a whole context stay finite in f32. */
+export function largestValue(capacity: number): number {
+  return 3.4e38 / capacity
 }
 
 /** @throws ParisError `capacity`, before anything is written */

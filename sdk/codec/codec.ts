@@ -1,5 +1,5 @@
-import type { Buf } from '../bytes.ts'
-import type { Dtype } from '../dtype.ts'
+import type { Buf, Bytes } from '../bytes.ts'
+import { type Dtype, toF32 } from '../dtype.ts'
 import { M, paddedDim } from '../shape.ts'
 
 /** Full rows of one layer: [H, cap, d] in the store's dtype, by position in the sequence. */
@@ -9,6 +9,12 @@ export interface Rows<B extends Buf = Buf> {
   /** Tokens between two heads. */
   readonly cap: number
   readonly d: number
+}
+
+/** One stored row, a key or a value, as f32. */
+export function loadRow(rows: Rows<Bytes>, h: number, n: number, x: Float32Array): void {
+  const src = rows.dtype === 'f32' ? rows.buf.f32 : rows.buf.u16
+  toF32(rows.dtype, src, (h * rows.cap + n) * rows.d, rows.d, x)
 }
 
 /**

@@ -1,6 +1,5 @@
 import type { Buf, Bytes } from '../bytes.ts'
-import type { Rows } from '../codec/codec.ts'
-import { loadKey } from './encode.ts'
+import { loadRow, type Rows } from '../codec/codec.ts'
 
 /**
  * Partial softmax attention of every query head over a list of positions: the first range, the retrieved ids, the
@@ -52,7 +51,7 @@ function softmaxRun(job: AttendJob<Bytes>, h: number, hq: number, from: number, 
   const row = new Float32Array(d)
   const scores: number[] = []
   for (let i = from; i < to; i++) {
-    loadKey(job.keys, h, positionAt(job, h, i), row)
+    loadRow(job.keys, h, positionAt(job, h, i), row)
     let dot = 0
     for (let j = 0; j < d; j++) dot += row[j] * job.queries.f32[hq * d + j]
     scores.push(dot * job.scale)
@@ -62,7 +61,7 @@ function softmaxRun(job: AttendJob<Bytes>, h: number, hq: number, from: number, 
   state[d] = max
   for (let i = from; i < to; i++) {
     const p = Math.exp(scores[i - from] - max)
-    loadKey(job.values, h, positionAt(job, h, i), row)
+    loadRow(job.values, h, positionAt(job, h, i), row)
     for (let j = 0; j < d; j++) state[j] += p * row[j]
     state[d + 1] += p
   }

@@ -1,6 +1,5 @@
 import type { Buf, Bytes } from '../bytes.ts'
-import type { Rows } from '../codec/codec.ts'
-import { loadKey } from './encode.ts'
+import { loadRow, type Rows } from '../codec/codec.ts'
 
 /** Exact causal attention of the last T tokens over everything up to each of them: prompts. */
 export interface DenseJob<B extends Buf = Buf> {
@@ -28,8 +27,8 @@ export function dense(job: DenseJob<Bytes>): void {
   const V = new Float32Array(length * d)
   for (let h = 0; h < heads; h++) {
     for (let n = 0; n < length; n++) {
-      loadKey(job.keys, h, n, K.subarray(n * d, (n + 1) * d))
-      loadKey(job.values, h, n, V.subarray(n * d, (n + 1) * d))
+      loadRow(job.keys, h, n, K.subarray(n * d, (n + 1) * d))
+      loadRow(job.values, h, n, V.subarray(n * d, (n + 1) * d))
     }
     for (let hq = h * group; hq < (h + 1) * group; hq++)
       for (let t = 0; t < tokens; t++) {

@@ -1,5 +1,6 @@
 import type { Buf, Bytes } from '../bytes.ts'
 import {
+  loadRow,
   magnitudeByte,
   NO_EXPONENT,
   type Rotation,
@@ -9,7 +10,7 @@ import {
   weightByte,
 } from '../codec/codec.ts'
 import { LEVELS } from '../codec/levels.ts'
-import { bitsF32, f32Bits, toF32 } from '../dtype.ts'
+import { bitsF32, f32Bits } from '../dtype.ts'
 import { M } from '../shape.ts'
 import { exponentOf, rotateRow } from './rotate.ts'
 
@@ -41,7 +42,7 @@ export function encode(job: EncodeJob<Bytes>): void {
   for (let h = 0; h < heads; h++) {
     if (summary.norms) raiseNormExponent(job, h)
     for (let i = 0; i < count; i++) {
-      loadKey(keys, h, job.from + i, x)
+      loadRow(keys, h, job.from + i, x)
       const e = exponentOf(x, 0, d)
       rotateRow(x, 0, d, e, rotation.signs.i8, y, 0, D)
       encodeKey(y, e, summary, h, job.at + i)
@@ -103,12 +104,6 @@ export function weightScale(least: number, e: number): { bits: number; unit: num
   }
 }
 
-/** One stored key as f32. */
-export function loadKey(keys: Rows<Bytes>, h: number, n: number, x: Float32Array): void {
-  const src = keys.dtype === 'f32' ? keys.buf.f32 : keys.buf.u16
-  toF32(keys.dtype, src, (h * keys.cap + n) * keys.d, keys.d, x)
-}
-
 /** Raises e of head h to what the new keys need and shifts the bytes already there: floor of floor. */
 function raiseNormExponent(job: EncodeJob<Bytes>, h: number): void {
   const { norms, normExp, cap } = job.summary
@@ -116,7 +111,7 @@ function raiseNormExponent(job: EncodeJob<Bytes>, h: number): void {
   const x = new Float32Array(job.rotation.d)
   let need = NO_EXPONENT
   for (let i = 0; i < job.count; i++) {
-    loadKey(job.keys, h, job.from + i, x)
+    loadRow(job.keys, h, job.from + i, x)
     const norm = keyNorm(x)
     if (norm > 0) need = Math.max(need, binaryExponent(norm) - 7)
   }

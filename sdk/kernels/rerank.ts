@@ -1,9 +1,8 @@
 import type { Buf, Bytes } from '../bytes.ts'
-import { magnitudeByte, type Rows, type Summary, signByte, weightByte } from '../codec/codec.ts'
+import { loadRow, magnitudeByte, type Rows, type Summary, signByte, weightByte } from '../codec/codec.ts'
 import { LEVELS } from '../codec/levels.ts'
 import { bf16ToF32 } from '../dtype.ts'
 import { M } from '../shape.ts'
-import { loadKey } from './encode.ts'
 
 /** Estimates ⟨k, q⟩ for the candidates of every head, or for every key. */
 export interface RerankJob<B extends Buf = Buf> {
@@ -74,7 +73,7 @@ export function estimate(
 
 function exactProduct(rows: Rows<Bytes>, h: number, n: number, q: Float32Array, at: number): number {
   const k = new Float32Array(rows.d)
-  loadKey(rows, h, n, k)
+  loadRow(rows, h, n, k)
   let sum = 0
   for (let j = 0; j < rows.d; j++) sum += k[j] * q[at + j]
   return sum

@@ -1,4 +1,7 @@
 import type { Backend } from '../backend.ts'
+import { u32View } from '../bytes.ts'
+import { summaryCapacity } from '../cache/summary.ts'
+import type { SessionConfig } from '../config.ts'
 import { choosersOf, type RetrieveItem } from './retriever.ts'
 
 /** Recall of a session's audited retrievals. */
@@ -38,9 +41,13 @@ export class RecallAudit {
   }
 }
 
-/** Bytes of the scratch that an audit of a zone of `zone` keys needs. */
-export function auditPlan(heads: number, zone: number, k: number): Record<string, number> {
-  return { auditValues: heads * zone * 4, auditIds: heads * k * 4, auditTop: heads * k * 4 }
+/** Bytes of the scratch that auditing a retrieval of `k` keys can need, at any length up to the capacity. */
+export function auditPlan(config: SessionConfig, k = config.policy.k): Record<string, number> {
+  if (config.policy.auditEvery === 0) return {}
+  const heads = config.shape.kvHeads
+  const zone = summaryCapacity(config)
+  const top = heads * Math.min(k, zone) * 4
+  return { auditValues: heads * zone * 4, auditIds: top, auditTop: top }
 }
 
 /**
@@ -50,15 +57,14 @@ export function auditPlan(heads: number, zone: number, k: number): Record<string
 export async function exactTop(backend: Backend, item: RetrieveItem): Promise<Uint32Array> {
   const { config, layer, scratch, zone, base, k } = item
   const { kvHeads: heads, group } = config.shape
-  await scratch.reserve(auditPlan(heads, zone, k))
+  await scratch.reserve(auditPlan(config, k))
   const choosers = choosersOf(config)
   const source = { rows: layer.keys, base, chosen: scratch.get('chosen'), scale: choosers === 1 ? 1 / group : 1 }
   const estimates = scratch.get('auditValues')
   const topIds = scratch.get('auditIds')
   backend.rerank([{ source, heads, choosers, ids: null, count: zone, estimates }])
   backend.topk([{ values: estimates, ids: null, heads, count: zone, k, topIds, topValues: scratch.get('auditTop') }])
-  const bytes = await backend.read(topIds, 0, heads * k * 4)
-  return new Uint32Array(bytes.buffer, bytes.byteOffset, heads * k)
+  return u32View(await backend.read(topIds, 0, heads * k * 4))
 }
 
 /** Share of `exact` found in `got`, both [H, K] zone indices, mean over heads. */

@@ -13,7 +13,9 @@ export class Scratch {
   async reserve(sizes: Readonly<Record<string, number>>): Promise<void> {
     const short = Object.entries(sizes).filter(([name, bytes]) => (this.buffers.get(name)?.bytes ?? -1) < bytes)
     if (short.length === 0) return
-    const fresh = await this.backend.alloc(short.map(([label, bytes]) => ({ label, bytes: Math.max(4, bytes) })))
+    const fresh = await this.backend.alloc(
+      short.map(([label, bytes]) => ({ label, bytes: Math.max(4, bytes), together: label })),
+    )
     short.forEach(([name], i) => {
       const old = this.buffers.get(name)
       if (old) this.backend.free([old])

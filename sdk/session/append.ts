@@ -1,5 +1,5 @@
-import type { Cache } from '../cache/cache.ts'
-import { checkRoom } from '../cache/cache.ts'
+import { f32View } from '../bytes.ts'
+import { type Cache, checkRoom, largestValue } from '../cache/cache.ts'
 import { type CallOptions, CallQueue, Pace } from '../calls.ts'
 import type { Dtype } from '../dtype.ts'
 import { ParisError, throwIfAborted } from '../errors.ts'
@@ -35,7 +35,7 @@ export function checkAppend(state: SessionState, layer: number, input: KeysValue
   const { kvHeads: heads, headDim: d } = state.config.shape
   const keys = checkTensor(input?.keys, { where, name: 'keys', heads, d })
   const values = checkTensor(input?.values, { where, name: 'values', heads, d, tokens: keys.tokens })
-  const limit = 3.4e38 / state.config.capacity
+  const limit = largestValue(state.config.capacity)
   if (values.max > limit)
     throw outOfRange(where, `|v| up to ${values.max}`, `at most ${limit}, so that sums stay finite`)
   return { keys, values }
@@ -163,11 +163,6 @@ async function densePart(state: SessionState, cache: Cache, layer: number, queri
   return { output: f32View(o), lse: f32View(l) }
 }
 
-/** Bytes read back from a backend as f32. */
-export function f32View(bytes: Uint8Array): Float32Array {
-  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)
-}
-
 function sliceTokens(q: Float32Array, T: number, d: number, from: number, to: number): Float32Array {
   if (from === 0 && to === T) return q
   const heads = q.length / (T * d)
@@ -186,11 +181,14 @@ async function rollingBack(calls: readonly Checked[], body: () => Promise<void>)
   try {
     await body()
   } catch (error) {
-    for (const { state, opened, layer, length, maxKey } of before) {
-      if (!opened) state.unopen()
-      state.cache?.truncate(layer, length)
-      if (state.cache) state.cache.layer(layer).maxKey = maxKey
-    }
+    for (const { state, opened, layer, length, maxKey } of before)
+      try {
+        if (!opened) state.unopen()
+        state.cache?.truncate(layer, length)
+        if (state.cache) state.cache.layer(layer).maxKey = maxKey
+      } catch {
+        // On a lost device going back fails as well; what failed first is what to tell.
+      }
     throw error
   } finally {
     for (const { state } of before) state.underway.clear()

@@ -1,4 +1,4 @@
-import { ParisError } from '../errors.ts'
+import { describe, ParisError } from '../errors.ts'
 
 /** Exact counts of bytes from a stream of arbitrary chunks. */
 export class ByteReader {
@@ -37,7 +37,10 @@ export class ByteReader {
 
   private async more(): Promise<boolean> {
     for (;;) {
-      const { done, value } = await this.reader.read()
+      const { done, value } = await this.reader.read().catch((cause) => {
+        const reason = cause instanceof Error ? cause.message : describe(cause)
+        throw cause instanceof ParisError ? cause : this.wrong(`a source that failed: ${reason}`, cause)
+      })
       if (done) return false
       if (!(value instanceof Uint8Array)) throw this.wrong('chunks that are not Uint8Array')
       if (value.length === 0) continue
@@ -46,13 +49,14 @@ export class ByteReader {
     }
   }
 
-  private wrong(got: string): ParisError {
+  private wrong(got: string, cause?: unknown): ParisError {
     const fix = 'Copy or download the file again.'
     return new ParisError('snapshot_corrupt', {
       where: this.where,
       got,
       want: 'the bytes that its header announces',
       fix,
+      cause,
     })
   }
 }

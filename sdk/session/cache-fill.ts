@@ -1,4 +1,4 @@
-import type { Cache } from '../cache/cache.ts'
+import { type Cache, largestValue } from '../cache/cache.ts'
 import { writePart } from '../cache/summary.ts'
 import type { Pace } from '../calls.ts'
 import { ParisError } from '../errors.ts'
@@ -48,6 +48,7 @@ export class CacheFill {
     if (t.part === 'keys' || t.part === 'values') {
       const max = this.largest(t, count, bytes)
       if (t.part === 'keys') layer.maxKey = Math.max(layer.maxKey, max)
+      else if (max > largestValue(config.capacity)) throw this.corrupt(t, `|v| up to ${max}`)
       backend.write(layer[t.part].buf, (h * config.capacity + from) * t.rowBytes, bytes)
     } else if (t.part === 'normExp') {
       if (layer.summary.normExp) backend.write(layer.summary.normExp, h * 4, bytes)
@@ -64,10 +65,20 @@ export class CacheFill {
     try {
       return storedTensor(bytes.buffer, store, { where, name: t.name, heads: 1, d: config.shape.headDim, tokens }).max
     } catch (cause) {
-      const got = cause instanceof ParisError ? `${t.name} with ${cause.got}` : t.name
-      const fix = 'Copy or download the file again.'
-      throw new ParisError('snapshot_corrupt', { where, got, want: 'finite rows', fix, cause })
+      throw this.corrupt(t, cause instanceof ParisError ? cause.got : 'other rows', cause)
     }
+  }
+
+  private corrupt(t: SnapshotTensor, got: string, cause?: unknown): ParisError {
+    const fix = 'Copy or download the file again.'
+    const want = 'finite rows that a session could have taken'
+    return new ParisError('snapshot_corrupt', {
+      where: 'engine.restore',
+      got: `${t.name} with ${got}`,
+      want,
+      fix,
+      cause,
+    })
   }
 
   /** A centroid id is a byte of the sign plane. */

@@ -1,7 +1,7 @@
 import type { LayerCache } from '../cache/cache.ts'
 import { readPart, type SummaryPart } from '../cache/summary.ts'
-import type { Summary } from '../codec/codec.ts'
-import { summaryParts } from '../codec/codec.ts'
+import { type Summary, summaryParts } from '../codec/codec.ts'
+import { refusedValues } from './refused.ts'
 import type { SessionState } from './state.ts'
 
 /** What `check` found. */
@@ -9,7 +9,9 @@ export interface CheckReport {
   readonly ok: boolean
   /** Keys compared. */
   readonly checked: number
-  /** One line a mismatch. */
+  /** Values that came in GPUBuffers, were not finite in the store's dtype and are stored as 0. */
+  readonly refused: number
+  /** One line a mismatch, and one for such values. */
   readonly problems: readonly string[]
 }
 
@@ -21,7 +23,7 @@ export async function checkState(state: SessionState): Promise<CheckReport> {
   const { backend, config, cache } = state
   const problems: string[] = []
   let checked = 0
-  if (!cache) return { ok: true, checked, problems }
+  if (!cache) return { ok: true, checked, refused: 0, problems }
   const { kvHeads: heads, layers, paddedDim: D } = config.shape
   const bytes = summaryParts(heads, SAMPLE, D, backend.layout)
   const parts = ['signs', 'magnitudes', 'weights', 'scales'] as const
@@ -44,7 +46,9 @@ export async function checkState(state: SessionState): Promise<CheckReport> {
   } finally {
     backend.free(buffers)
   }
-  return { ok: problems.length === 0, checked, problems }
+  const refused = await refusedValues(state)
+  if (refused > 0) problems.push(`${refused} values from GPUBuffers were not finite and are stored as 0`)
+  return { ok: problems.length === 0, checked, refused, problems }
 }
 
 /** Multiples of 16 at the start, the middle and the end of a zone. */

@@ -1,13 +1,15 @@
-import type { Zones } from '../cache/zones.ts'
-import { zonesOf } from '../cache/zones.ts'
+import { type Zones, zonesOf } from '../cache/zones.ts'
 import type { CallOptions } from '../calls.ts'
-import { describe, type SessionConfig } from '../config.ts'
+import type { SessionConfig } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
-import { ParisError, throwIfAborted } from '../errors.ts'
+import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { checkTensor, type TensorInput } from '../input.ts'
 import type { Recall } from '../retrieve/audit.ts'
 import { appendAll, checkAppend, type KeysValues, prefillTokens } from './append.ts'
 import { type CheckReport, checkState } from './check.ts'
+import { encodeAppend, encodeAttend, encodePrefill, type GpuAttention, type GpuKeysValues } from './record.ts'
+import { copyRefused } from './refused.ts'
+import type { Sessions } from './sessions.ts'
 import { snapshotStream } from './snapshot.ts'
 import { type MemoryUse, SessionState } from './state.ts'
 import { type AttendResult, attendAll, checkK, checkQueries, type RetrieveResult, retrieveTop } from './steps.ts'
@@ -38,13 +40,15 @@ export class Session {
   /** @internal */
   constructor(
     /** @internal */ readonly state: SessionState,
-    private readonly onDispose: (session: Session) => void = () => {},
+    private readonly siblings: Sessions,
   ) {}
 
+  /** The configuration with every default filled in. */
   get config(): SessionConfig {
     return this.state.config
   }
 
+  /** Whether `dispose` has been called. */
   get disposed(): boolean {
     return this.state.disposed
   }
@@ -89,7 +93,11 @@ export class Session {
    * @returns output [Hq, d] and lse [Hq]; of an empty layer 0 and −Inf
    * @throws ParisError `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `aborted`
    */
-  async attend(layer: number, input: { queries: TensorInput }, options: CallOptions = {}): Promise<AttendResult> {
+  async attend(
+    layer: number,
+    input: { queries: TensorInput },
+    options: Pick<CallOptions, 'signal'> = {},
+  ): Promise<AttendResult> {
     const [result] = await attendAll(
       [{ state: this.state, layer, queries: input?.queries }],
       'session.attend',
@@ -107,7 +115,7 @@ export class Session {
   async retrieve(
     layer: number,
     input: { queries: TensorInput; k?: number },
-    options: CallOptions = {},
+    options: Pick<CallOptions, 'signal'> = {},
   ): Promise<RetrieveResult> {
     const where = 'session.retrieve'
     throwIfAborted(options?.signal, where)
@@ -118,6 +126,44 @@ export class Session {
       throwIfAborted(options?.signal, where)
       return retrieveTop(this.state, layer, queries, k)
     })
+  }
+
+  /**
+   * `append` recorded into your own encoder on `engine.gpu`, from GPUBuffers that stay yours; nothing is submitted or
+   * read back. Record between passes. The length moves at once: submit before the next call that is not a recording, and
+   * dispose of a session whose recording was never submitted.
+   * Values that are NaN, Inf or beyond the store are stored as 0 and counted; the first `attend` or `retrieve` after it
+   * throws `not_finite` with their number, once, and `check()` reports it. How large keys and values are is not looked
+   * at: keep their products with the queries below 1e38.
+   * @param input keys and values [H, tokens, d] of one dtype, f32 by default
+   * @returns frees the recording's memory: call it after the submit
+   * @throws ParisError `disposed`, `backend_unavailable` unless on webgpu, `bad_layer`, `bad_dtype`, `bad_shape`,
+   * `capacity`, `busy` while other calls of this session are under way, `bad_config` where it was created without
+   * `store` and is still empty, `device_lost`; then nothing was recorded
+   */
+  encodeAppend(encoder: GPUCommandEncoder, layer: number, input: GpuKeysValues): () => void {
+    return encodeAppend({ state: this.state, encoder, layer, where: 'session.encodeAppend' }, input)
+  }
+
+  /**
+   * `attend` recorded as `encodeAppend` is. Equal to `attend` to the bit; not audited, and the queries are not checked.
+   * @param input queries [Hq, d] f32; output [Hq, d] f32 and lse [Hq] f32, each a GPUBuffer of its own
+   * @returns as `encodeAppend`
+   * @throws ParisError as `encodeAppend`, but for `capacity`
+   */
+  encodeAttend(encoder: GPUCommandEncoder, layer: number, input: GpuAttention): () => void {
+    return encodeAttend({ state: this.state, encoder, layer, where: 'session.encodeAttend' }, input)
+  }
+
+  /**
+   * `prefill` recorded as `encodeAppend` is, in one piece: cut a prompt yourself where one dispatch would take too long.
+   * @param input keys and values [H, tokens, d] of one dtype, queries [Hq, tokens, d] f32; output [Hq, tokens, d] f32 and
+   * lse [Hq, tokens] f32, each a GPUBuffer of its own
+   * @returns as `encodeAppend`
+   * @throws ParisError as `encodeAppend`
+   */
+  encodePrefill(encoder: GPUCommandEncoder, layer: number, input: GpuKeysValues & GpuAttention): () => void {
+    return encodePrefill({ state: this.state, encoder, layer, where: 'session.encodePrefill' }, input)
   }
 
   /**
@@ -145,19 +191,15 @@ export class Session {
   async fork(): Promise<Session> {
     return this.state.run('session.fork', async () => {
       const copy = new SessionState(this.state.backend, this.config)
-      if (this.state.cache) await copy.take(await this.state.cache.fork())
-      return this.adopt(copy)
+      if (this.state.cache) {
+        await copy.take(await this.state.cache.fork())
+        copyRefused(this.state, copy)
+      }
+      return this.siblings.add(copy)
     })
   }
 
-  private adopt: (state: SessionState) => Session = (state) => new Session(state, this.onDispose)
-
-  /** @internal The engine keeps track of forks too. */
-  onFork(adopt: (state: SessionState) => Session): void {
-    this.adopt = adopt
-  }
-
-  /** As of the calls that have completed. */
+  /** Lengths, zones, calls and audited recall, as of the calls that have completed. */
   stats(): SessionStats {
     const { backend, cache, config, calls, audit } = this.state
     const layers = this.state.lengths().map((_, layer) => {
@@ -178,7 +220,11 @@ export class Session {
     return this.state.memory()
   }
 
-  /** Re-encodes a sample of every layer's retrieval zone and compares it with the codes there. */
+  /**
+   * Re-encodes a sample of every layer's retrieval zone and compares it with the codes there; reports what was stored as
+   * 0 of GPUBuffers.
+   * @throws ParisError `out_of_memory`
+   */
   async check(): Promise<CheckReport> {
     return this.state.run('session.check', () => checkState(this.state))
   }
@@ -186,7 +232,8 @@ export class Session {
   /**
    * The session as one safetensors file, streamed; same bytes for the same tokens on one backend.
    * Describes the session as of the call. Appending may go on while it is read; a truncation below the captured length
-   * or a dispose breaks the stream with `snapshot_stale`.
+   * or a dispose breaks the stream with `snapshot_stale`, an abort with `aborted`.
+   * @throws ParisError `disposed`
    */
   snapshot(options: CallOptions = {}): ReadableStream<Uint8Array> {
     return snapshotStream(this.state, options ?? {})
@@ -195,7 +242,7 @@ export class Session {
   /** Frees everything once the calls made before have ended. May be called again. */
   async dispose(): Promise<void> {
     await this.state.dispose()
-    this.onDispose(this)
+    this.siblings.delete(this)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,11 +1,15 @@
-import type { Session } from './session.ts'
+import { Session } from './session.ts'
+import type { SessionState } from './state.ts'
 
 /** The open sessions of an engine. */
 export class Sessions {
   private readonly open = new Set<Session>()
 
-  add(session: Session): void {
+  /** A session over this state, counted as open until it is disposed of. */
+  add(state: SessionState): Session {
+    const session = new Session(state, this)
     this.open.add(session)
+    return session
   }
 
   delete(session: Session): void {

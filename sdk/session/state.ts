@@ -2,10 +2,10 @@ import { attentionPlan } from '../attend/attention.ts'
 import type { Backend } from '../backend.ts'
 import { Cache, cacheBytes } from '../cache/cache.ts'
 import { CallQueue } from '../calls.ts'
-import { describe, type SessionConfig } from '../config.ts'
+import type { SessionConfig } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
-import { ParisError } from '../errors.ts'
-import { RecallAudit } from '../retrieve/audit.ts'
+import { describe, ParisError } from '../errors.ts'
+import { auditPlan, RecallAudit } from '../retrieve/audit.ts'
 import { retrieverPlan } from '../retrieve/retriever.ts'
 import { Scratch } from '../retrieve/scratch.ts'
 
@@ -30,6 +30,8 @@ export class SessionState {
   readonly calls = { append: 0, prefill: 0, attend: 0, retrieve: 0 }
   /** Lengths before the append under way, of the layers that it touches. */
   readonly underway = new Map<number, number>()
+  /** What the device counted of values that it stored as 0: whether that may have grown since it was read, and what was told. */
+  readonly refused = { unread: false, told: 0 }
   cache: Cache | undefined
   private closing: Promise<void> | undefined
 
@@ -50,7 +52,7 @@ export class SessionState {
   /** Makes a cache this session's own and reserves the scratch of its steps. */
   async take(cache: Cache): Promise<Cache> {
     try {
-      await this.scratch.reserve({ ...retrieverPlan(this.config), ...attentionPlan(this.backend, this.config) })
+      await this.scratch.reserve(stepPlan(this.backend, this.config))
     } catch (error) {
       cache.dispose()
       throw error
@@ -123,10 +125,15 @@ export function disposedError(where: string): ParisError {
   })
 }
 
+/** Bytes of the scratch that decode steps need, at any length up to the capacity. */
+function stepPlan(backend: Backend, config: SessionConfig): Record<string, number> {
+  const recording = backend.recorder ? { refused: 4 } : undefined
+  return { ...retrieverPlan(config), ...attentionPlan(backend, config), ...auditPlan(config), ...recording }
+}
+
 /** What opening a session would take, by purpose. */
 export function estimateMemory(backend: Backend, config: SessionConfig): MemoryUse {
   const { rows, summary } = cacheBytes(config, backend.layout, config.store ?? 'f32')
-  const plan = { ...retrieverPlan(config), ...attentionPlan(backend, config) }
-  const scratch = Object.values(plan).reduce((sum, bytes) => sum + Math.max(4, bytes), 0)
+  const scratch = Object.values(stepPlan(backend, config)).reduce((sum, bytes) => sum + Math.max(4, bytes), 0)
   return { rows, summary, scratch, total: rows + summary + scratch }
 }

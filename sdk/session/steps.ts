@@ -1,12 +1,13 @@
 import { type AttendItem, attendStep } from '../attend/attention.ts'
+import { f32View, u32View } from '../bytes.ts'
 import type { Cache } from '../cache/cache.ts'
 import { type CallOptions, CallQueue } from '../calls.ts'
-import { describe } from '../config.ts'
-import { ParisError, throwIfAborted } from '../errors.ts'
+import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { checkTensor, type Tensor, type TensorInput, tensorF32 } from '../input.ts'
 import { exactTop, recallOf } from '../retrieve/audit.ts'
 import { type RetrieveItem, retrieve, retrieverPlan } from '../retrieve/retriever.ts'
-import { checkProducts, f32View } from './append.ts'
+import { checkProducts } from './append.ts'
+import { checkRefused } from './refused.ts'
 import { disposedError, type SessionState } from './state.ts'
 
 /** Attention of one step: output [Hq, d], lse [Hq] (natural log of Σ exp). */
@@ -45,8 +46,9 @@ export function checkQueries(state: SessionState, layer: number, queries: Tensor
 export async function attendAll(
   calls: readonly StepCall[],
   where: string,
-  options: CallOptions,
+  { signal }: CallOptions,
 ): Promise<AttendResult[]> {
+  throwIfAborted(signal, where)
   const checked = calls.map(({ state, layer, queries }) => {
     if (state.disposed) throw disposedError(where)
     return { state, layer, queries: checkQueries(state, layer, queries, where) }
@@ -54,8 +56,11 @@ export async function attendAll(
   return CallQueue.runAll(
     calls.map(({ state }) => state.queue),
     async () => {
-      throwIfAborted(options.signal, where)
-      for (const { state, layer, queries } of checked) await checkProducts(state, layer, queries, where)
+      throwIfAborted(signal, where)
+      for (const { state, layer, queries } of checked) {
+        await checkRefused(state, where)
+        await checkProducts(state, layer, queries, where)
+      }
       const results = new Array<AttendResult>(calls.length)
       for (const round of rounds(checked)) await attendRound(round, results)
       return results
@@ -104,7 +109,7 @@ async function attendRound(round: readonly Checked[], results: AttendResult[]): 
       call.state.calls.attend++
     }),
   )
-  for (const { item } of attended) if (item) await auditStep(round, item)
+  for (const [i, { item }] of attended.entries()) if (item) await auditRetrieval(open[i].call.state, item)
 }
 
 function emptyResult(queryHeads: number, headDim: number): AttendResult {
@@ -120,13 +125,12 @@ function attendItem(state: SessionState, cache: Cache, layer: number, queries: T
   return { config, rotation: cache.rotation, layer: cache.layer(layer), scratch, queries: buf }
 }
 
-async function auditStep(round: readonly Checked[], item: RetrieveItem): Promise<void> {
-  const state = round.find((call) => call.state.scratch === item.scratch)?.state
-  if (!state?.audit.due()) return
-  const heads = state.config.shape.kvHeads
-  const got = await state.backend.read(item.scratch.get('topIds'), 0, heads * item.k * 4)
-  const exact = await exactTop(state.backend, item)
-  state.audit.add(recallOf(new Uint32Array(got.buffer, got.byteOffset, heads * item.k), exact, heads))
+/** Counts a retrieval that has just run and, where its turn has come, compares it with the exact top K. */
+async function auditRetrieval({ audit, backend, config }: SessionState, item: RetrieveItem): Promise<void> {
+  if (!audit.due()) return
+  const heads = config.shape.kvHeads
+  const got = u32View(await backend.read(item.scratch.get('topIds'), 0, heads * item.k * 4))
+  audit.add(recallOf(got, await exactTop(backend, item), heads))
 }
 
 /** Retrieves without attending. Inside the queue. */
@@ -140,6 +144,7 @@ export async function retrieveTop(
   const heads = config.shape.kvHeads
   const { sink, retrieval } = cache?.zones(layer) ?? { sink: 0, retrieval: 0 }
   const found = Math.min(k, retrieval)
+  await checkRefused(state, 'session.retrieve')
   await checkProducts(state, layer, queries, 'session.retrieve')
   if (!cache || found === 0) {
     state.calls.retrieve++
@@ -150,10 +155,9 @@ export async function retrieveTop(
   const [top] = retrieve(backend, [item])
   const bytes = heads * found * 4
   const [ids, values] = await Promise.all([backend.read(top.ids, 0, bytes), backend.read(top.values, 0, bytes)])
-  const zoneIds = new Uint32Array(ids.buffer, ids.byteOffset, heads * found)
-  if (state.audit.due()) state.audit.add(recallOf(zoneIds, await exactTop(backend, item), heads))
+  await auditRetrieval(state, item)
   state.calls.retrieve++
-  return { indices: zoneIds.map((id) => id + sink), scores: f32View(values), k: found }
+  return { indices: u32View(ids).map((id) => id + sink), scores: f32View(values), k: found }
 }
 
 /** @throws ParisError `bad_k` */

@@ -2,18 +2,24 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
-import type { WebgpuBackend } from '../../sdk/backends/webgpu.ts'
+import type { WebgpuBackend, WebgpuOptions } from '../../sdk/backends/webgpu.ts'
 import { Bytes } from '../../sdk/bytes.ts'
 import { makeRotation } from '../../sdk/codec/codec.ts'
 import { seededSigns } from '../../sdk/codec/signs.ts'
 import { embed } from '../../wgsl/embed.ts'
-import { type DeviceChoice, openWebgpu } from '../support/gpu.ts'
+import { type DeviceChoice, openWebgpu, shareWebgpu } from '../support/gpu.ts'
 import { gaussians, random } from '../support/inputs.ts'
 import { emptySummary, type HostJobs, oracle, runOn, Stage, type Verb } from '../support/jobs.ts'
 
 const opened: WebgpuBackend[] = []
-async function open(...args: Parameters<typeof openWebgpu>): Promise<WebgpuBackend> {
-  const backend = await openWebgpu(...args)
+async function open(options?: WebgpuOptions): Promise<WebgpuBackend> {
+  const backend = await shareWebgpu(options)
+  opened.push(backend)
+  return backend
+}
+/** On a device of its own. */
+async function openOwn(choice?: DeviceChoice): Promise<WebgpuBackend> {
+  const backend = await openWebgpu(choice)
   opened.push(backend)
   return backend
 }
@@ -77,18 +83,18 @@ async function expectChain(backend: WebgpuBackend): Promise<void> {
 }
 
 describe('webgpu', () => {
-  const ways: [string, DeviceChoice, Parameters<typeof openWebgpu>[1]][] = [
-    ['default limits, no optional feature', { defaultLimits: true, bare: true }, {}],
-    ['bindings that hold one head at a time', {}, { maxBinding: 80_000 }],
-    ['workgroups folded at 2 a dimension', {}, { maxWorkgroups: 2 * HEADS }],
+  const ways: [string, () => Promise<WebgpuBackend>][] = [
+    ['default limits, no optional feature', () => openOwn({ defaultLimits: true, bare: true })],
+    ['bindings that hold one head at a time', () => open({ maxBinding: 80_000 })],
+    ['workgroups folded at 2 a dimension', () => open({ maxWorkgroups: 2 * HEADS })],
   ]
-  for (const [name, choice, options] of ways)
+  for (const [name, way] of ways)
     it(`computes the same with ${name}`, async () => {
-      await expectChain(await open(choice, options))
+      await expectChain(await way())
     })
 
   it('sorts more than default workgroup memory holds, ties included', async () => {
-    const backend = await open({ defaultLimits: true, bare: true })
+    const backend = await openOwn({ defaultLimits: true, bare: true })
     const [heads, count, k] = [2, 3000, 1500]
     const values = Bytes.of(gaussians(random(4), heads * count).map((v) => Math.round(v * 50)))
     const out = { topIds: new Bytes(heads * k * 4), topValues: new Bytes(heads * k * 4) }
@@ -100,17 +106,17 @@ describe('webgpu', () => {
   })
 
   it('refuses a head that no binding can hold', async () => {
-    const backend = await open({}, { maxBinding: 20_000 })
+    const backend = await open({ maxBinding: 20_000 })
     await expect(runOn(backend, 'encode', [encodeJob(1)])).rejects.toMatchObject({ code: 'out_of_range' })
   })
 
   it('allocates all or nothing', async () => {
-    const backend = await open({}, { memoryLimit: 1 << 20 })
+    const backend = await open({ memoryLimit: 1 << 20 })
     const requests = [1000, 1 << 20].map((bytes) => ({ label: 'part', bytes }))
     await expect(backend.alloc(requests)).rejects.toMatchObject({ code: 'out_of_memory' })
     expect(backend.allocated()).toBe(0)
     const huge = [1000, 2 ** 52].map((bytes) => ({ label: 'huge', bytes }))
-    await expect((await open()).alloc(huge)).rejects.toMatchObject({ code: 'out_of_memory' })
+    await expect((await openOwn()).alloc(huge)).rejects.toMatchObject({ code: 'out_of_memory' })
     await backend.alloc([{ label: 'fits', bytes: 1 << 19 }])
     expect(backend.allocated()).toBe(1 << 19)
   })
@@ -186,7 +192,7 @@ describe('webgpu', () => {
   })
 
   it('answers a lost device with the typed error, in flight and after', async () => {
-    const backend = await open()
+    const backend = await openOwn()
     const [buf] = await backend.alloc([{ label: 'x', bytes: 256 }])
     const flying = backend.read(buf, 0, 256)
     backend.device.destroy()
@@ -195,7 +201,7 @@ describe('webgpu', () => {
     await expect(backend.alloc([{ label: 'y', bytes: 4 }])).rejects.toMatchObject({ code: 'device_lost' })
     expect(() => backend.rotate([])).toThrow(expect.objectContaining({ code: 'device_lost' }))
     backend.free([buf])
-    await expectChain(await open())
+    await expectChain(await openOwn())
   })
 
   it('lets a process end by itself, with code 0, work in flight or not', () => {

@@ -1,5 +1,5 @@
 // GPU times of every kernel, of retrieval and of whole decode steps beside what they must move.
-// Bundle with esbuild (--external:webgpu) and run on a GPU machine; `--quick` is for software GPUs.
+// `npm run bench:gpu` bundles and runs it; `--quick` is for software GPUs.
 import { writeFileSync } from 'node:fs'
 import { denseDecode, freeSteps, makeSteps, type Policy, recallOf, type Step, stagesOf } from './gpu-chain.ts'
 import { checkDense, checkPrompt, checkStep } from './gpu-check.ts'
@@ -20,8 +20,10 @@ import { gpuTimes, wallTime } from './gpu-time.ts'
 
 const quick = process.argv.includes('--quick')
 const only = process.argv.find((arg) => arg.startsWith('--only='))?.slice(7)
-const ROUNDS = quick ? 2 : 15
-const SIZES = quick ? [2048, 4096] : [8192, 32_768, 131_072, 262_144, 524_288, 1_048_576]
+const ROUNDS = quick ? 2 : 11
+const sizes = process.argv.find((arg) => arg.startsWith('--sizes='))?.slice(8)
+const ALL_SIZES = quick ? [2048, 4096] : [8192, 32_768, 131_072, 262_144, 524_288, 1_048_576]
+const SIZES = sizes ? sizes.split(',').map(Number) : ALL_SIZES
 const BATCH = quick ? 2048 : 131_072
 const PEAK = 4.4e12
 

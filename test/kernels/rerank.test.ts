@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { Bytes } from '../../sdk/bytes.ts'
-import type { Rows } from '../../sdk/codec/codec.ts'
+import { loadRow, type Rows } from '../../sdk/codec/codec.ts'
 import type { Dtype } from '../../sdk/dtype.ts'
-import { loadKey } from '../../sdk/kernels/encode.ts'
 import { estimate, type RerankJob } from '../../sdk/kernels/rerank.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import {
@@ -83,7 +82,7 @@ function lengths(z: ReturnType<typeof zone>): Float64Array {
   const row = new Float32Array(d)
   return Float64Array.from({ length: heads * count }, (_, i) => {
     const h = Math.floor(i / count)
-    loadKey(z.keys, h, z.base + (ids ? ids.u32[i] : i % count), row)
+    loadRow(z.keys, h, z.base + (ids ? ids.u32[i] : i % count), row)
     const chosen = Array.from({ length: choosers }, (_, c) =>
       Math.hypot(...z.chosen.f32.subarray((h * choosers + c) * d, (h * choosers + c + 1) * d)),
     )

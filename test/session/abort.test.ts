@@ -141,6 +141,24 @@ onEveryBackend('abort', (backend) => {
   })
 })
 
+describe('a failed append', () => {
+  it('throws what failed first where going back fails too', async () => {
+    const backend = createReferenceBackend()
+    const encode = backend.encode
+    let failures = 0
+    backend.encode = (jobs) => {
+      if (failures > 0) throw new Error(`failure ${failures++}`)
+      encode(jobs)
+    }
+    const session = await new Engine(backend).createSession(options({}, { coarse: 'collision' }))
+    const seq = sequence(153, 300)
+    await feed(session, seq, 0, 100)
+    failures = 1
+    await expect(session.append(0, rows(seq, 100, 200))).rejects.toThrow('failure 1')
+    expect([failures, session.length()]).toEqual([3, 100])
+  })
+})
+
 describe('abort of a long append', () => {
   it('rolls back, and without it progress rises to the total', async () => {
     const long = sequence(152, 10_000, { kvHeads: 1, queryHeads: 1, headDim: 8 })

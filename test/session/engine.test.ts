@@ -43,19 +43,36 @@ onEveryBackend('engine', (_, name) => {
     const session = await engine.createSession(options())
     await feed(session, seq, 0, 100)
     const file = await snapshotOf(session)
-    const pending = [
-      session.fork(),
-      engine.createSession(options({ store: 'f32' })),
-      engine.restore(streamOf(file, 1000)),
-    ]
+    const pending = [session.fork(), engine.createSession(options({ store: 'f32' }))]
+    const restore = refused(engine.restore(streamOf(file, 1000)), 'disposed')
     const attend = session.attend(0, { queries: queriesAt(seq, 0) })
     const disposing = engine.dispose()
     await Promise.all([engine.dispose(), disposing])
     expect(backend.allocated()).toBe(0)
     expect((await attend).output.length).toBe(64)
     const late = await Promise.all(pending)
-    expect(late.map(({ disposed }) => disposed)).toEqual([true, true, true])
-    expect(late.map((one) => one.memory().total)).toEqual([0, 0, 0])
+    expect(late.map(({ disposed }) => disposed)).toEqual([true, true])
+    expect(late.map((one) => one.memory().total)).toEqual([0, 0])
+    await restore
+  })
+
+  it('does not wait for a restore whose source stalls', async () => {
+    const { backend, engine } = await openEngine()
+    const session = await engine.createSession(options())
+    await feed(session, seq, 0, 100)
+    const file = await snapshotOf(session)
+    let cancelled = false
+    const stalled = new ReadableStream<Uint8Array>({
+      start: (controller) => controller.enqueue(file.slice(0, -100)),
+      cancel: () => {
+        cancelled = true
+      },
+    })
+    const restore = refused(engine.restore(stalled), 'disposed')
+    await new Promise((resolve) => setTimeout(resolve, 30))
+    await engine.dispose()
+    await restore
+    expect([cancelled, backend.allocated()]).toEqual([true, 0])
   })
 
   it('disposes of a fork that was under way', async () => {

@@ -126,6 +126,31 @@ onEveryBackend('restore', (backend, name) => {
     }
   })
 
+  it('refuses a source that fails by itself, and says why', async () => {
+    const { bytes } = await file()
+    const allocated = backend().allocated()
+    for (const cause of [new TypeError('terminated'), 'no error', undefined]) {
+      let sent = false
+      const failing = new ReadableStream<Uint8Array>({
+        pull(controller) {
+          if (sent) controller.error(cause)
+          else controller.enqueue(bytes.slice(0, bytes.length - 100))
+          sent = true
+        },
+      })
+      const error = await refused(new Engine(backend()).restore(failing), 'snapshot_corrupt')
+      expect(error.cause).toBe(cause)
+    }
+    const session = await new Engine(backend()).createSession(options())
+    await feed(session, seq, 0, 100)
+    const stale = session.snapshot()
+    const restore = refused(new Engine(backend()).restore(stale), 'snapshot_stale')
+    await session.truncate(3)
+    await restore
+    await session.dispose()
+    expect(backend().allocated()).toBe(allocated)
+  })
+
   it('stops when aborted, before, in the middle, and while its source stalls', async () => {
     const { bytes } = await file()
     const engine = new Engine(backend())

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import type { Backend } from '../../sdk/backend.ts'
 import { createReferenceBackend } from '../../sdk/backends/reference.ts'
 import { createWasmBackend } from '../../sdk/backends/wasm.ts'
-import { openWebgpu } from './gpu.ts'
+import { shareWebgpu } from './gpu.ts'
 import { compileKernels } from './kernels-wasm.ts'
 
 /** A backend under test, or the reason why it cannot run here. */
@@ -12,20 +12,36 @@ export interface BackendCase {
   readonly open: () => Promise<Backend>
 }
 
+let kernels: WebAssembly.Module | undefined
+
 export const backendCases: readonly BackendCase[] = [
   { name: 'reference', open: async () => createReferenceBackend() },
-  { name: 'wasm', open: async () => createWasmBackend(compileKernels()) },
-  { name: 'webgpu', open: () => openWebgpu() },
+  {
+    name: 'wasm',
+    open: async () => {
+      kernels ??= compileKernels()
+      return createWasmBackend(kernels)
+    },
+  },
+  { name: 'webgpu', open: () => shareWebgpu() },
 ]
 
+/** A suite by name, with the reason to leave it out where a software GPU is all there is, if there is one. */
+type Suite = string | { readonly name: string; readonly notOnSoftwareGpu: string }
+
 /**
- * Runs one suite on every backend that can run here; prints why the others are skipped.
+ * Runs one suite on every backend that can run here; prints why the others are skipped. PARISKV_TEST=full leaves nothing
+ * out on a software GPU.
  * @param body registers tests; `backend()` is valid inside them
  */
-export function onEveryBackend(suite: string, body: (backend: () => Backend, name: Backend['name']) => void): void {
-  for (const { name, open, reason } of available) {
-    if (!open) {
-      describe.skip(`${suite} on ${name} (skipped: ${reason})`, () => {})
+export function onEveryBackend(given: Suite, body: (backend: () => Backend, name: Backend['name']) => void): void {
+  const { name: suite, notOnSoftwareGpu = '' } = typeof given === 'string' ? { name: given } : given
+  for (const { name, open, software, reason } of available) {
+    const left = software && process.env.PARISKV_TEST !== 'full' && notOnSoftwareGpu
+    const skipped = left ? `a software GPU: ${left}; PARISKV_TEST=full runs it` : reason
+    if (left) console.log(`${suite} on ${name}: skipped, ${skipped}`)
+    if (left || !open) {
+      describe.skip(`${suite} on ${name} (skipped: ${skipped})`, () => {})
       continue
     }
     describe(`${suite} on ${name}`, () => {
@@ -43,12 +59,13 @@ const available = await Promise.all(
   backendCases.map(async ({ name, open }) => {
     try {
       const probe = await open()
+      const software = probe.recorder?.device.adapterInfo.isFallbackAdapter ?? false
       probe.dispose()
-      return { name, open, reason: '' }
+      return { name, open, software, reason: '' }
     } catch (error) {
       const reason = error instanceof Error ? error.message : String(error)
       console.log(`${name}: skipped, ${reason}`)
-      return { name, open: undefined, reason }
+      return { name, open: undefined, software: false, reason }
     }
   }),
 )

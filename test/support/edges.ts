@@ -1,9 +1,9 @@
 import { expect } from 'vitest'
 import type { Bytes } from '../../sdk/bytes.ts'
-import { magnitudeByte, NO_EXPONENT, signByte, weightByte } from '../../sdk/codec/codec.ts'
+import { loadRow, magnitudeByte, NO_EXPONENT, signByte, weightByte } from '../../sdk/codec/codec.ts'
 import { LEVELS } from '../../sdk/codec/levels.ts'
 import { bf16ToF32, f32ToBf16 } from '../../sdk/dtype.ts'
-import { type EncodeJob, loadKey } from '../../sdk/kernels/encode.ts'
+import type { EncodeJob } from '../../sdk/kernels/encode.ts'
 import { exponentOf, rotateRow } from '../../sdk/kernels/rotate.ts'
 
 /** How near a rounding edge, relative to the value, two backends may fall on different sides. */
@@ -38,7 +38,7 @@ export function expectCodes(job: EncodeJob<Bytes>): void {
   for (let h = 0; h < heads; h++) {
     const norms: number[] = []
     for (let i = 0; i < count; i++) {
-      loadKey(keys, h, from + i, x)
+      loadRow(keys, h, from + i, x)
       const e = exponentOf(x, 0, d)
       rotateRow(x, 0, d, e, rotation.signs.i8, y, 0, D)
       expectKey(job, h, at + i, y, e)

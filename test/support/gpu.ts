@@ -58,6 +58,28 @@ export async function openDevice(choice: DeviceChoice = {}): Promise<GPUDevice> 
   return device
 }
 
+let shared: Promise<GPUDevice> | undefined
+
+/** The one device of this process. While a pipeline lives, the device gives it again instead of compiling it again. */
+function sharedDevice(): Promise<GPUDevice> {
+  shared ??= openDevice().then((device) => {
+    const alive: GPUComputePipeline[] = []
+    const create = device.createComputePipeline.bind(device)
+    device.createComputePipeline = (descriptor) => {
+      const pipeline = create(descriptor)
+      alive.push(pipeline)
+      return pipeline
+    }
+    return device
+  })
+  return shared
+}
+
+/** A backend with memory of its own on the device of this process. */
+export async function shareWebgpu(options: WebgpuOptions = {}): Promise<WebgpuBackend> {
+  return createWebgpuBackend(await sharedDevice(), options)
+}
+
 /** A backend with a device of its own, destroyed with it. */
 export async function openWebgpu(choice: DeviceChoice = {}, options: WebgpuOptions = {}): Promise<WebgpuBackend> {
   const device = await openDevice(choice)

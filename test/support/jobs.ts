@@ -3,6 +3,7 @@ import { Bytes } from '../../sdk/bytes.ts'
 import {
   magnitudeByte,
   NO_EXPONENT,
+  type Rows,
   type Summary,
   type SummaryLayout,
   signByte,
@@ -19,6 +20,7 @@ import { type QueryJob, query } from '../../sdk/kernels/query.ts'
 import { type RerankJob, rerank } from '../../sdk/kernels/rerank.ts'
 import { type RotateJob, rotate } from '../../sdk/kernels/rotate.ts'
 import { type SelectJob, select } from '../../sdk/kernels/select.ts'
+import { type StoreJob, store } from '../../sdk/kernels/store.ts'
 import { type TopkJob, topk } from '../../sdk/kernels/topk.ts'
 import { poisoned } from './inputs.ts'
 
@@ -35,6 +37,7 @@ export interface HostJobs {
   attend: AttendJob<Bytes>
   merge: MergeJob<Bytes>
   dense: DenseJob<Bytes>
+  store: StoreJob<Bytes>
 }
 export type Verb = keyof Kernels & keyof HostJobs
 
@@ -50,6 +53,7 @@ const REFERENCE: { readonly [V in Verb]: (job: HostJobs[V]) => void } = {
   attend,
   merge,
   dense,
+  store,
 }
 
 /** What each verb writes. */
@@ -65,6 +69,7 @@ const OUTPUTS: { readonly [V in Verb]: ReadonlyArray<keyof HostJobs[V] & string>
   attend: ['partials'],
   merge: ['output', 'lse'],
   dense: ['output', 'lse'],
+  store: ['rows', 'refused'],
 }
 
 const CANONICAL: SummaryLayout = { block: 1, align: 1 }
@@ -120,6 +125,13 @@ export function relayout(from: Summary<Bytes>, layout: SummaryLayout): Summary<B
   return to
 }
 
+/** What a verb may write. */
+type Output = Bytes | Rows<Bytes> | Summary<Bytes>
+
+function isRows(value: object): value is Rows<Bytes> {
+  return 'buf' in value
+}
+
 function isSummary(value: object): value is Summary<Bytes> {
   return 'magnitudes' in value && 'layout' in value
 }
@@ -145,7 +157,7 @@ export class Stage {
   /** The job with what the backend now holds in place of its outputs, canonical. */
   async result<V extends Verb>(verb: V, job: HostJobs[V]): Promise<HostJobs[V]> {
     const out: Record<string, unknown> = {}
-    for (const name of OUTPUTS[verb]) out[name] = await this.#get(job[name] as Bytes | Summary<Bytes>)
+    for (const name of OUTPUTS[verb]) out[name] = await this.#get(job[name] as Output)
     return { ...job, ...out }
   }
 
@@ -181,8 +193,9 @@ export class Stage {
     return buf
   }
 
-  async #get(host: Bytes | Summary<Bytes>): Promise<Bytes | Summary<Bytes>> {
+  async #get(host: Output): Promise<Output> {
     if (host instanceof Bytes) return this.#download(this.#buffers.get(host)!)
+    if (isRows(host)) return { ...host, buf: await this.#download(this.#buffers.get(host.buf)!) }
     const device = this.#summaries.get(host)!
     const parts: Record<string, Bytes> = {}
     for (const part of PARTS) if (device[part]) parts[part] = await this.#download(device[part])
@@ -216,8 +229,9 @@ export async function runOne<V extends Verb>(backend: Backend, verb: V, job: Hos
 export function oracle<V extends Verb>(verb: V, job: HostJobs[V]): HostJobs[V] {
   const out: Record<string, unknown> = {}
   for (const name of OUTPUTS[verb]) {
-    const value = job[name] as Bytes | Summary<Bytes>
-    out[name] = value instanceof Bytes ? Bytes.of(value.u8) : relayout(value, CANONICAL)
+    const value = job[name] as Output
+    if (value instanceof Bytes) out[name] = Bytes.of(value.u8)
+    else out[name] = isRows(value) ? { ...value, buf: Bytes.of(value.buf.u8) } : relayout(value, CANONICAL)
   }
   const copy = { ...job, ...out }
   REFERENCE[verb](copy)

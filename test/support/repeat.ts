@@ -40,6 +40,7 @@ const DEFINED: { readonly [V in Verb]: (job: HostJobs[V]) => ReadonlyArray<Array
   attend: (job) => [job.partials.u32],
   merge: (job) => [job.output.u32, job.lse.u32],
   dense: (job) => [job.output.u32, job.lse.u32],
+  store: (job) => [job.rows.buf.u32, job.refused.u32],
 }
 
 /** Two jobs in one call twice, and each alone: the same bytes every time. */

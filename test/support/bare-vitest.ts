@@ -1,0 +1,100 @@
+import { JestAsymmetricMatchers, JestChaiExpect, JestExtend } from '@vitest/expect'
+import * as chai from 'chai'
+
+/*
+ * As much of vitest as the suites need, for machines that have Node and a GPU but no packages: test/bench/gpu-suite.ts
+ * bundles suites with this in vitest's place. The assertions are vitest's own.
+ */
+
+type Body = () => unknown
+type Entry = { name: string; body?: Body; group?: Group }
+interface Group {
+  readonly entries: Entry[]
+  readonly before: Body[]
+  readonly after: Body[]
+  readonly afterEach: Body[]
+}
+
+const newGroup = (): Group => ({ entries: [], before: [], after: [], afterEach: [] })
+const root = newGroup()
+let current = root
+
+chai.use(JestExtend)
+chai.use(JestChaiExpect)
+chai.use(JestAsymmetricMatchers)
+export const { expect } = chai
+
+function title(template: string, values: unknown): string {
+  const list = Array.isArray(values) ? [...values] : [values]
+  return template.replace(/%[isdof]|%j/g, () => String(list.shift()))
+}
+
+const eachOf =
+  (add: (name: string, body: Body) => void) =>
+  (cases: readonly unknown[]) =>
+  (name: string, body: (...values: unknown[]) => unknown) => {
+    for (const values of cases) add(title(name, values), () => body(...(Array.isArray(values) ? values : [values])))
+  }
+
+const options = (a: unknown, b: unknown) => (typeof a === 'function' ? a : b) as Body
+
+function addTest(name: string, a: unknown, b?: unknown): void {
+  current.entries.push({ name, body: options(a, b) })
+}
+
+function addGroup(name: string, a: unknown, b?: unknown): void {
+  const group = newGroup()
+  const outer = current
+  outer.entries.push({ name, group })
+  current = group
+  options(a, b)()
+  current = outer
+}
+
+const skip = (name: string) => void current.entries.push({ name })
+export const it = Object.assign(addTest, {
+  each: eachOf(addTest),
+  skip,
+  skipIf: (condition: unknown) => (condition ? skip : addTest),
+  runIf: (condition: unknown) => (condition ? addTest : skip),
+})
+export const test = it
+export const describe = Object.assign(addGroup, { each: eachOf(addGroup), skip })
+export const beforeAll = (body: Body) => void current.before.push(body)
+export const afterAll = (body: Body) => void current.after.push(body)
+export const afterEach = (body: Body) => void current.afterEach.push(body)
+export const vi = new Proxy({}, { get: () => () => expect.fail('vi is not here') })
+
+const counts = { passed: 0, failed: 0, skipped: 0 }
+
+async function runGroup(group: Group, path: string, hooks: readonly Body[]): Promise<void> {
+  for (const body of group.before) await body()
+  const each = [...group.afterEach, ...hooks]
+  for (const { name, body, group: inner } of group.entries) {
+    const where = path ? `${path} > ${name}` : name
+    if (inner) await runGroup(inner, where, each)
+    else if (body) await runTest(body, where, each)
+    else counts.skipped++
+  }
+  for (const body of group.after) await body()
+}
+
+async function runTest(body: Body, where: string, hooks: readonly Body[]): Promise<void> {
+  try {
+    await body()
+    counts.passed++
+  } catch (error) {
+    counts.failed++
+    console.log(`FAILED ${where}\n  ${error instanceof Error ? error.message.slice(0, 600) : error}`)
+  } finally {
+    for (const hook of hooks) await hook()
+  }
+}
+
+/** Runs everything that was registered; prints a line of counts. */
+export async function runAll(): Promise<void> {
+  await runGroup(root, '', [])
+  const { passed, failed, skipped } = counts
+  console.log(`${passed} passed, ${failed} failed, ${skipped} skipped`)
+  if (failed > 0) process.exitCode = 1
+}
