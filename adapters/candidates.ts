@@ -1,3 +1,4 @@
+import { requireSimd } from '../sdk/backends/wasm.ts'
 import {
   BackendUnavailable,
   type Candidate,
@@ -41,10 +42,11 @@ export async function openEngine(runtime: Runtime, options: EngineOptions): Prom
 }
 
 async function loadWasm(runtime: Runtime): Promise<WebAssembly.Module> {
+  requireSimd()
   try {
     return await runtime.wasm()
   } catch (cause) {
-    const fix = 'Run npm run build:wasm, or hand in the compiled module as options.wasm.'
+    const fix = 'Serve dist/build/kernels.wasm beside your bundle, or hand in the compiled module as options.wasm.'
     throw new BackendUnavailable('wasm', `kernels.wasm could not be loaded: ${reasonOf(cause)}`, fix, cause)
   }
 }

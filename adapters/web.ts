@@ -4,7 +4,11 @@ import { BackendUnavailable } from '../sdk/index.ts'
 export async function navigatorGpu(): Promise<GPU> {
   const gpu = globalThis.navigator?.gpu
   if (gpu) return gpu
-  throw new BackendUnavailable('webgpu', 'no navigator.gpu', 'Serve the page over https, in a browser with WebGPU.')
+  throw new BackendUnavailable(
+    'webgpu',
+    'no navigator.gpu',
+    'Serve the page over https; take a browser or Deno with WebGPU.',
+  )
 }
 
 /** Fetches and compiles a module, whatever content type the server gives it. */

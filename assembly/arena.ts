@@ -20,6 +20,8 @@ export const SHUFFLES: usize = 1024
 export const THRESHOLDS: usize = 5120
 /** [64, 2] f64, see levels.ts. */
 export const CENTER_PAIRS: usize = 5248
+/** [16] f32, see levels.ts. */
+export const SIGNED_CENTERS: usize = 6272
 
 let top: usize = (__heap_base + 15) & ~15
 /** Everything from here on has never been used and is still zero. */
@@ -49,8 +51,17 @@ function link(previous: usize, block: usize): void {
   else firstFree = block
 }
 
-/** Zeroed memory, 16-byte aligned; 0 where neither the free list nor growth has it. First fit. */
+/** Zeroed memory, 16-byte aligned; 0 where neither the free list nor growth has it. */
 export function allocate(bytes: usize): usize {
+  const given = take(bytes)
+  if (given || !scratchAt) return given
+  // No kernel runs now: scratch that splits the room is taken anew when one does.
+  dropScratch()
+  return take(bytes)
+}
+
+/** First fit. */
+function take(bytes: usize): usize {
   const wanted = ((<u64>bytes + 15) & ~15) + HEADER
   if (wanted > 0xffff0000) return 0
   const need = <usize>wanted
@@ -125,9 +136,15 @@ function growTo(end: u64): bool {
 /** Working memory of the running kernel, 16-byte aligned, not zeroed: one block, kept, and grown when too small. */
 export function scratch(bytes: usize): usize {
   if (bytes <= scratchBytes) return scratchAt
-  if (scratchAt) release(scratchAt)
-  scratchAt = allocate(bytes)
-  scratchBytes = scratchAt ? bytes : 0
+  if (scratchAt) dropScratch()
+  scratchAt = take(bytes)
   if (!scratchAt) refuse(bytes)
+  scratchBytes = bytes
   return scratchAt
+}
+
+function dropScratch(): void {
+  release(scratchAt)
+  scratchAt = 0
+  scratchBytes = 0
 }

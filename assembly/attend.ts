@@ -39,7 +39,7 @@ export function attend(
   const run = (total + parts - 1) / parts
   const row = (<usize>d) << 2
   const state = row + 8
-  const pointers = scratch(((<usize>run + CHUNK) << 4) + (CHUNK + 8) * row + (CHUNK << 2) + ((<usize>run + 4) << 2))
+  const pointers = scratch((CHUNK << 2) + (CHUNK + 4) * row + <usize>run * 20)
   const spare = pointers + (CHUNK << 2)
   const sums = spare + CHUNK * row
   const scores = sums + 4 * row
@@ -64,7 +64,7 @@ export function attend(
         const some = min<i32>(4, group - g)
         const out = partials + (<usize>p * <usize>heads * <usize>group + q) * state
         const top = scoreRun(queries + q * row, some, headKeys, keysDtype, d, positions, count, scale, spare, scores)
-        const total = softmaxRun(scores, count, top)
+        const sum = softmaxRun(scores, count, top)
         memory.fill(sums, 0, 4 * row)
         for (let i = 0; i < count; i += <i32>CHUNK) {
           const part = min<i32>(<i32>CHUNK, count - i)
@@ -75,7 +75,7 @@ export function attend(
         for (let r = 0; r < some; r++) {
           memory.copy(out + <usize>r * state, sums + <usize>r * row, row)
           store<f32>(out + <usize>r * state + row, lane(top, r))
-          store<f32>(out + <usize>r * state + row, lane(total, r), 4)
+          store<f32>(out + <usize>r * state + row, lane(sum, r), 4)
         }
       }
     }

@@ -35,7 +35,7 @@ export function coarseCollision(
   for (let h = 0; h < heads; h++) {
     const plane = signs + <usize>h * <usize>cap * <usize>B
     const out = scores + ((<usize>h * <usize>stride) << 1)
-    const tally = counts + ((<usize>h * <usize>B) << 10)
+    const tally = counts ? counts + ((<usize>h * <usize>B) << 10) : 0
     for (let c = 0; c < choosers; c++, y += (<usize>D) << 2) {
       for (let b: usize = 0; b < <usize>B; b++) {
         sortCentroids(y + (b << 5), order, spare)

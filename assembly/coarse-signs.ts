@@ -46,6 +46,7 @@ export function coarseSigns(
         const place = out + ((<usize>i) << 5)
         twoBlocks(keys, plane + <usize>j * block, B, tables, total, place, out + ((<usize>j) << 5), c > 0)
       }
+      // Without a use of them the loads ahead would be left out.
       store<i32>(tables, touched)
     }
     if (norms) weigh(norms + <usize>h * <usize>cap, blocks, out)

@@ -1,6 +1,5 @@
 import { scratch } from './arena'
 import { elementBytes, exp, exp4, max4, sum4, widen } from './lanes'
-import { scaleRow } from './merge'
 import { packTransposed, product } from './tile'
 
 /*
@@ -30,12 +29,12 @@ export function dense(
   lse: usize,
 ): void {
   const row = (<usize>d) << 2
-  const q = scratch(5 * TILE * row + 4 * TILE * 4 + 2 * TILE * 4)
+  const q = scratch((4 * TILE + 4) * row + (4 + 2) * TILE * 4)
   const o = q + TILE * row
   const kt = o + TILE * row
   const v = kt + TILE * row
   const spare = v + TILE * row
-  const s = spare + TILE * row
+  const s = spare + 4 * row
   const tops = s + 4 * TILE * 4
   const totals = tops + TILE * 4
   const keyRow = <usize>d * elementBytes(keysDtype)
@@ -65,7 +64,7 @@ export function dense(
           product(q + <usize>r * row, row, kt, TILE << 2, s, TILE << 2, d, <i32>TILE, false)
           for (let i = 0; i < 4; i++)
             softmax(
-              s + ((<usize>i) << 8),
+              s + <usize>i * TILE * 4,
               min<i32>(count, seen + i),
               tops + at + ((<usize>i) << 2),
               totals + at + ((<usize>i) << 2),
@@ -105,4 +104,8 @@ function softmax(s: usize, seen: i32, top: usize, total: usize, out: usize, row:
   if (kept !== 1) scaleRow(out, f32x4.splat(kept), row)
   store<f32>(top, now)
   store<f32>(total, load<f32>(total) * kept + sum4(sum))
+}
+
+function scaleRow(to: usize, w: v128, row: usize): void {
+  for (let j: usize = 0; j < row; j += 16) v128.store(to + j, f32x4.mul(v128.load(to + j), w))
 }

@@ -78,26 +78,6 @@ export function rowF32(from: usize, dtype: i32, d: i32, spare: usize): usize {
   return spare
 }
 
-/** Σ a·b over `count` elements, a multiple of 8; f32 in four chains of four lanes. */
-export function dot(a: usize, b: usize, count: i32): f32 {
-  let s0 = f32x4.splat(0)
-  let s1 = s0
-  let s2 = s0
-  let s3 = s0
-  let left = count
-  for (; left >= 16; left -= 16, a += 64, b += 64) {
-    s0 = f32x4.add(s0, f32x4.mul(v128.load(a), v128.load(b)))
-    s1 = f32x4.add(s1, f32x4.mul(v128.load(a, 16), v128.load(b, 16)))
-    s2 = f32x4.add(s2, f32x4.mul(v128.load(a, 32), v128.load(b, 32)))
-    s3 = f32x4.add(s3, f32x4.mul(v128.load(a, 48), v128.load(b, 48)))
-  }
-  if (left) {
-    s0 = f32x4.add(s0, f32x4.mul(v128.load(a), v128.load(b)))
-    s1 = f32x4.add(s1, f32x4.mul(v128.load(a, 16), v128.load(b, 16)))
-  }
-  return sum4(f32x4.add(f32x4.add(s0, s1), f32x4.add(s2, s3)))
-}
-
 /** Products of one row with four others, one a lane; `row` bytes each, a multiple of 32. */
 export function fourDots(key: usize, q0: usize, q1: usize, q2: usize, q3: usize, row: usize): v128 {
   let a = f32x4.splat(0)

@@ -1,3 +1,5 @@
+import { SIGNED_CENTERS } from './arena'
+
 /*
  * Dot products of a key's codes with one query, by pairs of coordinates. For each pair a table of 256 f32 holds
  * ±level·y_a ± level·y_b for every pattern of two nibbles (three index bits and the sign); a subspace is four lookups.
@@ -6,14 +8,8 @@
  *   planes     p0 p1 p2 s, each | h g f e d c b a |      coordinates a…h of a subspace, a in bit 0
  *   pair a,e   | s_e p2_e p1_e p0_e  s_a p2_a p1_a p0_a |   then c,g  b,f  d,h
  */
-const LEVELS = memory.data<f32>([
-  -0.04250866710528162, -0.1280436505971762, -0.2152012184876915, -0.30532382043588224, -0.4002712711400757,
-  -0.5030220634852353, -0.6193476458928237, -0.7648350836701993, 0.04250866710528162, 0.1280436505971762,
-  0.2152012184876915, 0.30532382043588224, 0.4002712711400757, 0.5030220634852353, 0.6193476458928237,
-  0.7648350836701993,
-])
 
-/** [B, 4, 256] f32 for the butterflies y [D]; zeros behind an odd B, whose last step reads them. */
+/** [B, 4, 256] f32 for the butterflies y [D], after `prepareLevels`; zeros behind an odd B, whose last step reads them. */
 export function fillTables(y: usize, D: i32, tables: usize): void {
   for (const end = y + ((<usize>D) << 2); y < end; y += 32, tables += 4096) {
     fillTable(load<f32>(y), load<f32>(y, 16), tables)
@@ -26,12 +22,12 @@ export function fillTables(y: usize, D: i32, tables: usize): void {
 
 function fillTable(low: f32, high: f32, table: usize): void {
   const y = f32x4.splat(low)
-  const v0 = f32x4.mul(y, v128.load(LEVELS))
-  const v1 = f32x4.mul(y, v128.load(LEVELS, 16))
-  const v2 = f32x4.mul(y, v128.load(LEVELS, 32))
-  const v3 = f32x4.mul(y, v128.load(LEVELS, 48))
+  const v0 = f32x4.mul(y, v128.load(SIGNED_CENTERS))
+  const v1 = f32x4.mul(y, v128.load(SIGNED_CENTERS, 16))
+  const v2 = f32x4.mul(y, v128.load(SIGNED_CENTERS, 32))
+  const v3 = f32x4.mul(y, v128.load(SIGNED_CENTERS, 48))
   for (let i: usize = 0; i < 64; i += 4, table += 64) {
-    const other = f32x4.splat(high * load<f32>(LEVELS + i))
+    const other = f32x4.splat(high * load<f32>(SIGNED_CENTERS + i))
     v128.store(table, f32x4.add(v0, other))
     v128.store(table, f32x4.add(v1, other), 16)
     v128.store(table, f32x4.add(v2, other), 32)

@@ -1,5 +1,6 @@
 import { scratch } from './arena'
-import { dot, elementBytes, F32, fourDots, rowF32 } from './lanes'
+import { elementBytes, F32, fourDots, rowF32 } from './lanes'
+import { prepareLevels } from './levels'
 import { fillTables, lookups, unpack, widenWeights } from './pairs'
 
 /*
@@ -30,6 +31,7 @@ export function rerankCodes(
   const staged = scratch(BATCH * 32 + 128 + ((<usize>(D + 8)) << 9))
   const spare = staged + BATCH * 32
   const tables = spare + 128
+  prepareLevels()
   for (let h: usize = 0; h < <usize>heads; h++) {
     const head = h * <usize>cap
     for (let c = 0; c < choosers; c++, y += (<usize>D) << 2) {
@@ -44,6 +46,7 @@ export function rerankCodes(
           touched += load<u8>(magnitudes + slot * 3 * B) + load<u8>(magnitudes + slot * 3 * B + 3 * B - 1)
           touched += load<u8>(weights + slot * B) + load<u16>(scales + (slot << 1))
         }
+        // Without a use of them the touching loads would be left out.
         store<u32>(spare, touched)
         for (let i: usize = 0; i < some; i++) {
           const n = ids ? <usize>load<u32>(ids + ((first + i) << 2)) : first + i
@@ -82,7 +85,7 @@ function gatherSigns(signs: usize, B: usize, to: usize): void {
   for (; to < end; to++, signs += 16) store<u8>(to, load<u8>(signs))
 }
 
-/** Exact products with stored rows; `spare` rows are widened one by one unless they are f32. */
+/** Exact products with stored rows, four at a time, so that equal rows have equal products wherever they stand. */
 export function rerankRows(
   rows: usize,
   dtype: i32,
@@ -97,26 +100,46 @@ export function rerankRows(
   count: i32,
   estimates: usize,
 ): void {
-  const spare = scratch((<usize>d) << 2)
+  const row = (<usize>d) << 2
+  const spare = scratch(row << 2)
   const bytes = <usize>d * elementBytes(dtype)
   for (let h = 0; h < heads; h++) {
     const first = rows + (<usize>h * <usize>cap + <usize>base) * bytes
-    let i: usize = 0
-    if (!ids && dtype === F32 && choosers === 1)
-      for (; i + 4 <= <usize>count; i += 4) {
-        const row = first + i * bytes
-        const products = fourDots(chosen, row, row + bytes, row + 2 * bytes, row + 3 * bytes, bytes)
-        v128.store(estimates + (i << 2), f32x4.mul(products, f32x4.splat(scale)))
+    for (let i = 0; i < count; i += 4) {
+      const whole = i + 4 <= count
+      let r0 = first + <usize>i * bytes
+      let r1 = r0 + bytes
+      let r2 = r1 + bytes
+      let r3 = r2 + bytes
+      if (ids || dtype !== F32 || !whole) {
+        const last = count - 1
+        r0 = rowOf(first, ids, i, dtype, d, spare)
+        r1 = rowOf(first, ids, min<i32>(i + 1, last), dtype, d, spare + row)
+        r2 = rowOf(first, ids, min<i32>(i + 2, last), dtype, d, spare + 2 * row)
+        r3 = rowOf(first, ids, min<i32>(i + 3, last), dtype, d, spare + 3 * row)
       }
-    for (; i < <usize>count; i++) {
-      const n = ids ? <usize>load<u32>(ids + (i << 2)) : i
-      const row = rowF32(first + n * bytes, dtype, d, spare)
-      let best = dot(row, chosen, d)
-      for (let c = 1; c < choosers; c++) best = max<f32>(best, dot(row, chosen + ((<usize>c * <usize>d) << 2), d))
-      store<f32>(estimates + (i << 2), best * scale)
+      let best = fourDots(chosen, r0, r1, r2, r3, row)
+      for (let c = 1; c < choosers; c++) best = f32x4.max(best, fourDots(chosen + <usize>c * row, r0, r1, r2, r3, row))
+      best = f32x4.mul(best, f32x4.splat(scale))
+      const out = estimates + ((<usize>i) << 2)
+      if (whole) v128.store(out, best)
+      else storeSome(best, count - i, out)
     }
     if (ids) ids += (<usize>count) << 2
-    chosen += (<usize>choosers * <usize>d) << 2
+    chosen += <usize>choosers * row
     estimates += (<usize>count) << 2
   }
+}
+
+/** Row i of those listed, as f32. */
+function rowOf(first: usize, ids: usize, i: i32, dtype: i32, d: i32, spare: usize): usize {
+  const n = ids ? load<u32>(ids + ((<usize>i) << 2)) : i
+  return rowF32(first + <usize>n * <usize>d * elementBytes(dtype), dtype, d, spare)
+}
+
+/** The first one, two or three lanes. */
+function storeSome(x: v128, some: i32, to: usize): void {
+  store<f32>(to, f32x4.extract_lane(x, 0))
+  if (some > 1) store<f32>(to, f32x4.extract_lane(x, 1), 4)
+  if (some > 2) store<f32>(to, f32x4.extract_lane(x, 2), 8)
 }

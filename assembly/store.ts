@@ -1,5 +1,5 @@
 import { scratch } from './arena'
-import { elementBytes, F16, F32, widen } from './lanes'
+import { elementBytes, F16, F32, rowF32 } from './lanes'
 
 /*
  * Tokens [H, T, d] of one type into rows [H, cap, d] of another, on bit patterns:
@@ -24,13 +24,12 @@ export function storeTokens(
 ): void {
   const from = <usize>d * elementBytes(dtype)
   const to = <usize>d * elementBytes(rowDtype)
-  const wide = scratch((<usize>d) << 2)
+  const spare = scratch((<usize>d) << 2)
   let lost: u32 = 0
   for (let h = 0; h < heads; h++) {
     let row = rows + (<usize>h * <usize>cap + <usize>at) * to
     for (let t = 0; t < count; t++, tokens += from, row += to) {
-      widen(tokens, dtype, d, wide)
-      lost += storeRow(wide, d, row, rowDtype)
+      lost += storeRow(rowF32(tokens, dtype, d, spare), d, row, rowDtype)
     }
   }
   store<u32>(refused, load<u32>(refused) + lost)

@@ -42,6 +42,8 @@ export interface AllocRequest {
 /** What only a GPU can offer. */
 export interface GpuRecorder {
   readonly device: GPUDevice
+  /** Bytes of a buffer that a kernel sees at once. Heads with more rows than that are cut; no other axis of a head is. */
+  readonly reach: number
   /**
    * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted.
    * @returns frees the recording's few KiB of job words: to be called after the submit
@@ -71,6 +73,8 @@ export interface Backend extends Kernels {
   read(buf: Buf, offset: number, bytes: number): Promise<Uint8Array>
   /** Into how many parts attention over `positions` positions is best cut; never falls as `positions` grows. */
   parts(positions: number, heads: number): number
+  /** Where a device can fail: throws `device_lost` as soon as it is known to have. */
+  check?(): void
   /** Where there are pipelines to compile: those that `verbs` would use, all at once. Nothing is run or remembered. */
   warm?(verbs: () => void): Promise<void>
   /** Where there is a GPU: recording into a caller's commands, on a caller's buffers. */

@@ -1,4 +1,5 @@
 import type { Backend } from './backend.ts'
+import { summaryCapacity } from './cache/summary.ts'
 import type { CallOptions } from './calls.ts'
 import { parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
 import { describe, ParisError, throwIfAborted } from './errors.ts'
@@ -205,6 +206,16 @@ export class Engine {
 
   private checkSize(config: SessionConfig, where: string, maxBytes = Number.MAX_SAFE_INTEGER): void {
     const { total } = estimateMemory(this.backend, config)
+    const { recorder } = this.backend
+    // Where every key is a candidate, its id and its estimate take four bytes each.
+    const widest = 4 * summaryCapacity(config)
+    if (recorder && widest > recorder.reach)
+      throw new ParisError('out_of_memory', {
+        where,
+        got: `${widest} bytes of candidates a head`,
+        want: `at most ${recorder.reach}, what one binding of this device holds`,
+        fix: 'Lower capacity, or open the device with its largest maxStorageBufferBindingSize.',
+      })
     if (total <= maxBytes) return
     throw new ParisError('out_of_memory', {
       where,

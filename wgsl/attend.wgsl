@@ -22,14 +22,29 @@ fn positionAt(i: u32, h: u32, job: Job) -> u32 {
   if (i < job.first + job.k) { return job.base + ids[job.at_ids + h * job.k + i - job.first]; }
   return job.after + i - job.first - job.k;
 }
+fn inSegment(i: u32, h: u32, job: Job) -> bool {
+  let n = positionAt(i, h, job);
+  return n >= job.lo && n < job.hi;
+}
+// What the segments before left of a query, its maximum in base 2.
+struct Earlier { top: f32, sum: f32 }
+fn earlier(out: u32, job: Job) -> Earlier {
+  let sum = bitcast<f32>(partials[out + DIM + 1u]);
+  if (job.lo == 0u || sum == 0.0) { return Earlier(LOW, 0.0); }
+  return Earlier(bitcast<f32>(partials[out + DIM]) * 1.4426950408889634, sum);
+}
 struct Raw { lo: vec4<u32>, hi: vec4<u32> }
 // What one thread reads of a tile: its coordinates of two K and two V rows.
 struct Rows { k0: Raw, k1: Raw, v0: Raw, v1: Raw }
 fn load(tile: u32, end: u32, slot: u32, h: u32, c: u32, job: Job) -> Rows {
   let none = Raw(vec4<u32>(0u), vec4<u32>(0u));
   if (tile >= end || c >= DIM / 8u) { return Rows(none, none, none, none); }
-  let n0 = positionAt(min(tile + slot, end - 1u), h, job);
-  let n1 = positionAt(min(tile + slot + SLOTS, end - 1u), h, job);
+  var n0 = positionAt(min(tile + slot, end - 1u), h, job);
+  var n1 = positionAt(min(tile + slot + SLOTS, end - 1u), h, job);
+  if (SEGMENT == 1u) {
+    n0 = clamp(n0, job.lo, job.hi - 1u);
+    n1 = clamp(n1, job.lo, job.hi - 1u);
+  }
   return Rows(keyRaw(n0, h, c, job), keyRaw(n1, h, c, job), valueRaw(n0, h, c, job), valueRaw(n1, h, c, job));
 }
 fn keyRaw(n: u32, h: u32, c: u32, job: Job) -> Raw {
@@ -102,8 +117,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       s0 += sums[(slot * HALVES + k) * 2u];
       s1 += sums[(slot * HALVES + k) * 2u + 1u];
     }
-    let have0 = tile + slot < end;
-    let have1 = tile + slot + SLOTS < end;
+    var have0 = tile + slot < end;
+    var have1 = tile + slot + SLOTS < end;
+    if (SEGMENT == 1u) {
+      have0 = have0 && inSegment(tile + slot, h, job);
+      have1 = have1 && inSegment(tile + slot + SLOTS, h, job);
+    }
     let top = max(m, max(select(vec4<f32>(LOW), s0, have0), select(vec4<f32>(LOW), s1, have1)));
     let fade = exp2(m - top);
     m = top;
@@ -140,17 +159,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       part[(slot * LANES + c) * 8u + 4u + k] = mine.b[k];
     }
     workgroupBarrier();
+    let out = job.at_partials + ((p * job.heads + h) * GROUP + min(g0 + g, GROUP - 1u)) * (DIM + 2u);
+    var before = Earlier(LOW, 0.0);
+    if (SEGMENT == 1u) {
+      before = earlier(out, job);
+      storageBarrier();
+    }
     if (g0 + g < GROUP) {
-      let out = job.at_partials + ((p * job.heads + h) * GROUP + g0 + g) * (DIM + 2u);
+      let top = max(peak[g], before.top);
+      let kept = exp2(before.top - top);
+      let added = exp2(peak[g] - top);
       for (var t = lid; t < DIM; t += WG) {
         var sum = 0.0;
         for (var s = 0u; s < SLOTS; s++) { sum += part[s * D + t]; }
+        if (SEGMENT == 1u) {
+          sum *= added;
+          if (before.sum > 0.0) { sum += kept * bitcast<f32>(partials[out + t]); }
+        }
         partials[out + t] = bitcast<u32>(sum);
       }
       if (lid == 0u) {
         var sum = 0.0;
         for (var s = 0u; s < SLOTS; s++) { sum += ends[s][g]; }
-        partials[out + DIM] = select(bitcast<u32>(peak[g] * 0.6931471805599453), job.minusInf, begin >= end);
+        if (SEGMENT == 1u) { sum = added * sum + kept * before.sum; }
+        let none = select(begin >= end, sum == 0.0, SEGMENT == 1u);
+        partials[out + DIM] = select(bitcast<u32>(select(peak[g], top, SEGMENT == 1u) * 0.6931471805599453), job.minusInf, none);
         partials[out + DIM + 1u] = bitcast<u32>(sum);
       }
     }

@@ -18,6 +18,19 @@ fn keyPair(n: u32, h: u32, pair: u32, job: Job) -> vec2<f32> {
   return bitcast<vec2<f32>>(brainPair(word));
 }
 
+fn both(a: f32, b: f32) -> f32 {
+  let top = max(a, b);
+  return top + log(exp(a - top) + exp(b - top));
+}
+// What this segment, whose own lse is `now`, and those before weigh in a row; it sees nothing of a segment beyond its token.
+fn shares(now: f32, row: u32, h: u32, job: Job) -> vec2<f32> {
+  if (job.lo == 0u) { return vec2<f32>(1.0, 0.0); }
+  if (job.first + row / GROUP < job.lo) { return vec2<f32>(0.0, 1.0); }
+  let before = lse[job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP];
+  let all = both(before, now);
+  return vec2<f32>(exp(now - all), exp(before - all));
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
@@ -27,14 +40,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (row0 >= rows) { return; }
   let tx = lid % 16u;
   let ty = lid / 16u;
-  let visible = job.first + min(row0 + 63u, rows - 1u) / GROUP + 1u;
+  var begin = 0u;
+  var visible = job.first + min(row0 + 63u, rows - 1u) / GROUP + 1u;
+  if (SEGMENT == 1u) {
+    begin = job.lo;
+    visible = min(visible, job.hi);
+    if (begin >= visible) { return; }
+  }
   let mine = min(row0 + lid / 4u, rows - 1u);
   let q_row = job.at_queries + ((h * GROUP + mine % GROUP) * job.tokens + mine / GROUP) * (DIM / 4u);
   let reach = job.first + mine / GROUP;
   var m = LOW;
   var l = 0.0;
   var acc = array<vec4<f32>, 8u * COLS>();
-  for (var n0 = 0u; n0 < visible; n0 += 32u) {
+  for (var n0 = begin; n0 < visible; n0 += 32u) {
     var s = array<f32, 8>();
     for (var j0 = 0u; j0 < DIM; j0 += 16u) {
       let j = j0 + 4u * (lid % 4u);
@@ -72,7 +91,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var top = m;
     for (var k = 0u; k < 8u; k++) {
       let n = n0 + 8u * (lid % 4u) + k;
-      let score = select(LOW, ps[own + k] * job.scale * 1.4426950408889634, n <= reach);
+      let score = select(LOW, ps[own + k] * job.scale * 1.4426950408889634, n <= reach && (SEGMENT == 0u || n < job.hi));
       ps[own + k] = score;
       top = max(top, score);
     }
@@ -114,6 +133,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
   }
   stat[lid] = l;
+  if (SEGMENT == 1u && lid % 4u == 0u) { ps[lid / 4u * 33u + 32u] = m; }
   workgroupBarrier();
   for (var r = 0u; r < 4u; r++) {
     let local = ty * 4u + r;
@@ -121,18 +141,34 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (row < rows) {
       let sum = ((stat[4u * local] + stat[4u * local + 1u]) + stat[4u * local + 2u]) + stat[4u * local + 3u];
       let out = job.at_output + ((h * GROUP + row % GROUP) * job.tokens + row / GROUP) * (DIM / 4u);
+      var share = vec2<f32>(1.0, 0.0);
+      if (SEGMENT == 1u) { share = shares(ps[local * 33u + 32u] * 0.6931471805599453 + log(sum), row, h, job); }
       for (var col = 0u; col < COLS; col++) {
         let c = tx + 16u * col;
         if (c < DIM / 8u) {
-          output[out + 2u * c] = acc[(r * COLS + col) * 2u] / sum;
-          output[out + 2u * c + 1u] = acc[(r * COLS + col) * 2u + 1u] / sum;
+          var a = acc[(r * COLS + col) * 2u] / sum;
+          var b = acc[(r * COLS + col) * 2u + 1u] / sum;
+          if (SEGMENT == 1u) {
+            a *= share.x;
+            b *= share.x;
+            if (share.y > 0.0) {
+              a += share.y * output[out + 2u * c];
+              b += share.y * output[out + 2u * c + 1u];
+            }
+          }
+          output[out + 2u * c] = a;
+          output[out + 2u * c + 1u] = b;
         }
       }
     }
   }
+  if (SEGMENT == 1u) { storageBarrier(); }
   let row = row0 + lid / 4u;
   if (lid % 4u == 0u && row < rows) {
     let sum = ((stat[lid] + stat[lid + 1u]) + stat[lid + 2u]) + stat[lid + 3u];
-    lse[job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP] = m * 0.6931471805599453 + log(sum);
+    let at = job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP;
+    let now = m * 0.6931471805599453 + log(sum);
+    if (SEGMENT == 0u || job.lo == 0u) { lse[at] = now; }
+    else if (job.first + row / GROUP >= job.lo) { lse[at] = both(lse[at], now); }
   }
 }

@@ -24,7 +24,7 @@ export interface Program {
   readonly source: keyof typeof SOURCES
   /** Storage buffers in binding order: `name: element`, read-only unless the name ends in `!`. At most 8. */
   readonly bindings: Readonly<Record<string, Element>>
-  /** Words of a job, in order; u32 unless `name: f32`. `at_<binding>`, head0, gy and gx follow by themselves. */
+  /** Words of a job, in order; u32 unless `name: f32`. `at_<binding>`, head0, gy, gx and block0 follow by themselves. */
   readonly fields: readonly string[]
 }
 
@@ -123,6 +123,8 @@ export const PROGRAMS = {
     'zone',
     'count',
     'listed',
+    'lo',
+    'hi',
   ]),
   // x = ⌈C / 16⌉
   'rerank-rows': program('rerank', { keys: 'vec4<u32>', chosen: 'vec4<f32>', ids: 'u32', 'estimates!': 'f32' }, [
@@ -131,6 +133,8 @@ export const PROGRAMS = {
     'count',
     'listed',
     'scale: f32',
+    'lo',
+    'hi',
   ]),
   // x = 1
   topk: program('topk', { values: 'f32', ids: 'u32', 'topIds!': 'u32', 'topValues!': 'f32', 'spill!': 'vec2<u32>' }, [
@@ -162,6 +166,8 @@ export const PROGRAMS = {
       'heads',
       'scale: f32',
       'minusInf',
+      'lo',
+      'hi',
     ],
   ),
   // x = 1, y = Hq
@@ -170,7 +176,7 @@ export const PROGRAMS = {
   dense: program(
     'dense',
     { queries: 'vec4<f32>', keys: 'u32', values: 'vec4<u32>', 'output!': 'vec4<f32>', 'lse!': 'f32' },
-    ['keyCap', 'valueCap', 'tokens', 'first', 'scale: f32'],
+    ['keyCap', 'valueCap', 'tokens', 'first', 'scale: f32', 'lo', 'hi'],
   ),
 } as const satisfies Record<string, Program>
 export type ProgramName = keyof typeof PROGRAMS
@@ -194,7 +200,7 @@ function wordOf(spec: Spec): number {
 export function jobFields(name: ProgramName): string[] {
   const { bindings, fields } = PROGRAMS[name]
   const at = Object.keys(bindings).map((binding) => `at_${binding.replace('!', '')}`)
-  const all = [...fields, ...at, 'head0', 'gy', 'gx']
+  const all = [...fields, ...at, 'head0', 'gy', 'gx', 'block0']
   while (all.length % 4) all.push(`pad${all.length}`)
   return all
 }

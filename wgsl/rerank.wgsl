@@ -46,6 +46,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (blockOf(wid, job) * 256u >= job.count) { return; }
   var n = min(i, job.count - 1u);
   if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + n]; }
+  var mine = i < job.count;
+  if (SEGMENT == 1u) {
+    mine = mine && n >= job.lo && n < job.hi;
+    n = clamp(n, job.lo, job.hi - 1u);
+  }
   let key = h * job.zone + n;
   // On its way while the table is made.
   let first = load(key, 0u, job);
@@ -75,7 +80,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     best = select(max(best, sum * scale), sum * scale, c == 0u);
   }
-  if (i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
+  if (mine) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 
 //! program rerank-rows
@@ -92,12 +97,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     n = i;
     if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + i]; }
   }
+  let mine = i < job.count && (SEGMENT == 0u || (n >= job.lo && n < job.hi));
   const UNIT = select(1u, 2u, DTYPE == 0u);
   let row = job.at_keys + (h * job.cap + job.base + n) * (DIM / 8u) * UNIT;
   var best = 0.0;
   for (var c = 0u; c < CHOOSERS; c++) {
     var sum = 0.0;
-    if (i < job.count) {
+    if (mine) {
       let q = job.at_chosen + (h * CHOOSERS + c) * (DIM / 4u);
       for (var k = lane; k < DIM / 8u; k += 16u) {
         let lo = keys[row + k * UNIT];
@@ -115,5 +121,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
   }
-  if (lane == 0u && i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
+  if (lane == 0u && mine) { estimates[job.at_estimates + h * job.count + i] = best; }
 }

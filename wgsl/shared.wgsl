@@ -1,9 +1,10 @@
 // Shared by every kernel. What precedes it is generated from programs.ts: the specialization's constants, `Job`, and the
 // bindings. A dispatch runs up to 16 jobs, workgroup z = job; workgroup y = head, times folds of x beyond the limit.
-// `at_name` is where the job's buffer begins in the bound window, in elements, modulo 2^32: windows may start after it.
+// `at_name` is where the job's buffer begins in the bound window, in elements, modulo 2^32: windows may start after it. A
+// head wider than one binding comes as several dispatches, from workgroup `block0` on, or, with SEGMENT, for keys lo..hi - 1.
 
 fn headOf(wid: vec3<u32>, job: Job) -> u32 { return job.head0 + wid.y % job.gy; }
-fn blockOf(wid: vec3<u32>, job: Job) -> u32 { return wid.x + wid.y / job.gy * job.gx; }
+fn blockOf(wid: vec3<u32>, job: Job) -> u32 { return job.block0 + wid.x + wid.y / job.gy * job.gx; }
 
 // Exponent bits of 8 stored elements as two vec4 of f32 bit patterns. Dtypes: 0 f32, 1 f16, 2 bf16.
 struct Eight { a: vec4<u32>, b: vec4<u32> }

@@ -24,14 +24,29 @@ fn positionAt(i: u32, h: u32, job: Job) -> u32 {
   if (i < job.first + job.k) { return job.base + ids[job.at_ids + h * job.k + i - job.first]; }
   return job.after + i - job.first - job.k;
 }
+fn inSegment(i: u32, h: u32, job: Job) -> bool {
+  let n = positionAt(i, h, job);
+  return n >= job.lo && n < job.hi;
+}
+// What the segments before left of a query, its maximum in base 2.
+struct Earlier { top: f32, sum: f32 }
+fn earlier(out: u32, job: Job) -> Earlier {
+  let sum = bitcast<f32>(partials[out + DIM + 1u]);
+  if (job.lo == 0u || sum == 0.0) { return Earlier(LOW, 0.0); }
+  return Earlier(bitcast<f32>(partials[out + DIM]) * 1.4426950408889634, sum);
+}
 struct Raw { lo: vec4<u32>, hi: vec4<u32> }
 // What one thread reads of a tile: its coordinates of two K and two V rows.
 struct Rows { k0: Raw, k1: Raw, v0: Raw, v1: Raw }
 fn load(tile: u32, end: u32, slot: u32, h: u32, c: u32, job: Job) -> Rows {
   let none = Raw(vec4<u32>(0u), vec4<u32>(0u));
   if (tile >= end || c >= DIM / 8u) { return Rows(none, none, none, none); }
-  let n0 = positionAt(min(tile + slot, end - 1u), h, job);
-  let n1 = positionAt(min(tile + slot + SLOTS, end - 1u), h, job);
+  var n0 = positionAt(min(tile + slot, end - 1u), h, job);
+  var n1 = positionAt(min(tile + slot + SLOTS, end - 1u), h, job);
+  if (SEGMENT == 1u) {
+    n0 = clamp(n0, job.lo, job.hi - 1u);
+    n1 = clamp(n1, job.lo, job.hi - 1u);
+  }
   return Rows(keyRaw(n0, h, c, job), keyRaw(n1, h, c, job), valueRaw(n0, h, c, job), valueRaw(n1, h, c, job));
 }
 fn keyRaw(n: u32, h: u32, c: u32, job: Job) -> Raw {
@@ -104,8 +119,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       s0 += sums[(slot * HALVES + k) * 2u];
       s1 += sums[(slot * HALVES + k) * 2u + 1u];
     }
-    let have0 = tile + slot < end;
-    let have1 = tile + slot + SLOTS < end;
+    var have0 = tile + slot < end;
+    var have1 = tile + slot + SLOTS < end;
+    if (SEGMENT == 1u) {
+      have0 = have0 && inSegment(tile + slot, h, job);
+      have1 = have1 && inSegment(tile + slot + SLOTS, h, job);
+    }
     let top = max(m, max(select(vec4<f32>(LOW), s0, have0), select(vec4<f32>(LOW), s1, have1)));
     let fade = exp2(m - top);
     m = top;
@@ -142,17 +161,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       part[(slot * LANES + c) * 8u + 4u + k] = mine.b[k];
     }
     workgroupBarrier();
+    let out = job.at_partials + ((p * job.heads + h) * GROUP + min(g0 + g, GROUP - 1u)) * (DIM + 2u);
+    var before = Earlier(LOW, 0.0);
+    if (SEGMENT == 1u) {
+      before = earlier(out, job);
+      storageBarrier();
+    }
     if (g0 + g < GROUP) {
-      let out = job.at_partials + ((p * job.heads + h) * GROUP + g0 + g) * (DIM + 2u);
+      let top = max(peak[g], before.top);
+      let kept = exp2(before.top - top);
+      let added = exp2(peak[g] - top);
       for (var t = lid; t < DIM; t += WG) {
         var sum = 0.0;
         for (var s = 0u; s < SLOTS; s++) { sum += part[s * D + t]; }
+        if (SEGMENT == 1u) {
+          sum *= added;
+          if (before.sum > 0.0) { sum += kept * bitcast<f32>(partials[out + t]); }
+        }
         partials[out + t] = bitcast<u32>(sum);
       }
       if (lid == 0u) {
         var sum = 0.0;
         for (var s = 0u; s < SLOTS; s++) { sum += ends[s][g]; }
-        partials[out + DIM] = select(bitcast<u32>(peak[g] * 0.6931471805599453), job.minusInf, begin >= end);
+        if (SEGMENT == 1u) { sum = added * sum + kept * before.sum; }
+        let none = select(begin >= end, sum == 0.0, SEGMENT == 1u);
+        partials[out + DIM] = select(bitcast<u32>(select(peak[g], top, SEGMENT == 1u) * 0.6931471805599453), job.minusInf, none);
         partials[out + DIM + 1u] = bitcast<u32>(sum);
       }
     }
@@ -381,6 +414,19 @@ fn keyPair(n: u32, h: u32, pair: u32, job: Job) -> vec2<f32> {
   return bitcast<vec2<f32>>(brainPair(word));
 }
 
+fn both(a: f32, b: f32) -> f32 {
+  let top = max(a, b);
+  return top + log(exp(a - top) + exp(b - top));
+}
+// What this segment, whose own lse is \`now\`, and those before weigh in a row; it sees nothing of a segment beyond its token.
+fn shares(now: f32, row: u32, h: u32, job: Job) -> vec2<f32> {
+  if (job.lo == 0u) { return vec2<f32>(1.0, 0.0); }
+  if (job.first + row / GROUP < job.lo) { return vec2<f32>(0.0, 1.0); }
+  let before = lse[job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP];
+  let all = both(before, now);
+  return vec2<f32>(exp(now - all), exp(before - all));
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
@@ -390,14 +436,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (row0 >= rows) { return; }
   let tx = lid % 16u;
   let ty = lid / 16u;
-  let visible = job.first + min(row0 + 63u, rows - 1u) / GROUP + 1u;
+  var begin = 0u;
+  var visible = job.first + min(row0 + 63u, rows - 1u) / GROUP + 1u;
+  if (SEGMENT == 1u) {
+    begin = job.lo;
+    visible = min(visible, job.hi);
+    if (begin >= visible) { return; }
+  }
   let mine = min(row0 + lid / 4u, rows - 1u);
   let q_row = job.at_queries + ((h * GROUP + mine % GROUP) * job.tokens + mine / GROUP) * (DIM / 4u);
   let reach = job.first + mine / GROUP;
   var m = LOW;
   var l = 0.0;
   var acc = array<vec4<f32>, 8u * COLS>();
-  for (var n0 = 0u; n0 < visible; n0 += 32u) {
+  for (var n0 = begin; n0 < visible; n0 += 32u) {
     var s = array<f32, 8>();
     for (var j0 = 0u; j0 < DIM; j0 += 16u) {
       let j = j0 + 4u * (lid % 4u);
@@ -435,7 +487,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var top = m;
     for (var k = 0u; k < 8u; k++) {
       let n = n0 + 8u * (lid % 4u) + k;
-      let score = select(LOW, ps[own + k] * job.scale * 1.4426950408889634, n <= reach);
+      let score = select(LOW, ps[own + k] * job.scale * 1.4426950408889634, n <= reach && (SEGMENT == 0u || n < job.hi));
       ps[own + k] = score;
       top = max(top, score);
     }
@@ -477,6 +529,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
   }
   stat[lid] = l;
+  if (SEGMENT == 1u && lid % 4u == 0u) { ps[lid / 4u * 33u + 32u] = m; }
   workgroupBarrier();
   for (var r = 0u; r < 4u; r++) {
     let local = ty * 4u + r;
@@ -484,19 +537,35 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (row < rows) {
       let sum = ((stat[4u * local] + stat[4u * local + 1u]) + stat[4u * local + 2u]) + stat[4u * local + 3u];
       let out = job.at_output + ((h * GROUP + row % GROUP) * job.tokens + row / GROUP) * (DIM / 4u);
+      var share = vec2<f32>(1.0, 0.0);
+      if (SEGMENT == 1u) { share = shares(ps[local * 33u + 32u] * 0.6931471805599453 + log(sum), row, h, job); }
       for (var col = 0u; col < COLS; col++) {
         let c = tx + 16u * col;
         if (c < DIM / 8u) {
-          output[out + 2u * c] = acc[(r * COLS + col) * 2u] / sum;
-          output[out + 2u * c + 1u] = acc[(r * COLS + col) * 2u + 1u] / sum;
+          var a = acc[(r * COLS + col) * 2u] / sum;
+          var b = acc[(r * COLS + col) * 2u + 1u] / sum;
+          if (SEGMENT == 1u) {
+            a *= share.x;
+            b *= share.x;
+            if (share.y > 0.0) {
+              a += share.y * output[out + 2u * c];
+              b += share.y * output[out + 2u * c + 1u];
+            }
+          }
+          output[out + 2u * c] = a;
+          output[out + 2u * c + 1u] = b;
         }
       }
     }
   }
+  if (SEGMENT == 1u) { storageBarrier(); }
   let row = row0 + lid / 4u;
   if (lid % 4u == 0u && row < rows) {
     let sum = ((stat[lid] + stat[lid + 1u]) + stat[lid + 2u]) + stat[lid + 3u];
-    lse[job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP] = m * 0.6931471805599453 + log(sum);
+    let at = job.at_lse + (h * GROUP + row % GROUP) * job.tokens + row / GROUP;
+    let now = m * 0.6931471805599453 + log(sum);
+    if (SEGMENT == 0u || job.lo == 0u) { lse[at] = now; }
+    else if (job.first + row / GROUP >= job.lo) { lse[at] = both(lse[at], now); }
   }
 }
 `,
@@ -918,6 +987,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (blockOf(wid, job) * 256u >= job.count) { return; }
   var n = min(i, job.count - 1u);
   if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + n]; }
+  var mine = i < job.count;
+  if (SEGMENT == 1u) {
+    mine = mine && n >= job.lo && n < job.hi;
+    n = clamp(n, job.lo, job.hi - 1u);
+  }
   let key = h * job.zone + n;
   // On its way while the table is made.
   let first = load(key, 0u, job);
@@ -947,7 +1021,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     best = select(max(best, sum * scale), sum * scale, c == 0u);
   }
-  if (i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
+  if (mine) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 
 //! program rerank-rows
@@ -964,12 +1038,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     n = i;
     if (job.listed == 1u) { n = ids[job.at_ids + h * job.count + i]; }
   }
+  let mine = i < job.count && (SEGMENT == 0u || (n >= job.lo && n < job.hi));
   const UNIT = select(1u, 2u, DTYPE == 0u);
   let row = job.at_keys + (h * job.cap + job.base + n) * (DIM / 8u) * UNIT;
   var best = 0.0;
   for (var c = 0u; c < CHOOSERS; c++) {
     var sum = 0.0;
-    if (i < job.count) {
+    if (mine) {
       let q = job.at_chosen + (h * CHOOSERS + c) * (DIM / 4u);
       for (var k = lane; k < DIM / 8u; k += 16u) {
         let lo = keys[row + k * UNIT];
@@ -987,7 +1062,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
   }
-  if (lane == 0u && i < job.count) { estimates[job.at_estimates + h * job.count + i] = best; }
+  if (lane == 0u && mine) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 `,
   rotate: `// rotate: x [R, d] f32 -> y [R, D] f32 butterflies of x · 2^-e, exponents [R] i32.
@@ -1244,10 +1319,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 `,
   shared: `// Shared by every kernel. What precedes it is generated from programs.ts: the specialization's constants, \`Job\`, and the
 // bindings. A dispatch runs up to 16 jobs, workgroup z = job; workgroup y = head, times folds of x beyond the limit.
-// \`at_name\` is where the job's buffer begins in the bound window, in elements, modulo 2^32: windows may start after it.
+// \`at_name\` is where the job's buffer begins in the bound window, in elements, modulo 2^32: windows may start after it. A
+// head wider than one binding comes as several dispatches, from workgroup \`block0\` on, or, with SEGMENT, for keys lo..hi - 1.
 
 fn headOf(wid: vec3<u32>, job: Job) -> u32 { return job.head0 + wid.y % job.gy; }
-fn blockOf(wid: vec3<u32>, job: Job) -> u32 { return wid.x + wid.y / job.gy * job.gx; }
+fn blockOf(wid: vec3<u32>, job: Job) -> u32 { return job.block0 + wid.x + wid.y / job.gy * job.gx; }
 
 // Exponent bits of 8 stored elements as two vec4 of f32 bit patterns. Dtypes: 0 f32, 1 f16, 2 bf16.
 struct Eight { a: vec4<u32>, b: vec4<u32> }
@@ -1379,8 +1455,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 // then, where equal values straddle the threshold, of the position; the K survivors are sorted bitonically on
 // (value, position), which is unique, so that the order of their collection does not show. Above the sort's
 // capacity they go to scratch and \`topk-rank\` places each by counting. Where K is at most a quarter of the threads (FEW),
-// a shorter way comes first: the K-th greatest of the threads' maxima is a lower bound that hardly more than K values reach;
-// if at most 256 do, counting who is greater places them. Reads the values once from memory, then from cache.
+// a shorter way comes first: hardly more than K values reach the K-th greatest of the threads' maxima; if at most 256 reach
+// a bound close below it, counting who is greater places them. Reads the values once from memory, then from cache.
 fn ordered(v: f32) -> u32 {
   let bits = select(bitcast<u32>(v), 0u, v == 0.0);
   return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
@@ -1401,44 +1477,51 @@ var<workgroup> taken: atomic<u32>;
 var<workgroup> few: array<vec2<u32>, FEW>;
 var<workgroup> ranks: array<atomic<u32>, FEW>;
 
-// The K-th greatest of one key a thread, eight bits a pass, its last eight bits 0: a bound is all that is needed.
-fn kth(mine: u32, k: u32, lid: u32) -> u32 {
-  var prefix = 0u;
-  var left = k;
-  for (var turn = 0u; turn < 3u; turn++) {
-    let low = 24u - 8u * turn;
-    if (lid < 256u) { atomicStore(&buckets[lid], 0u); }
-    workgroupBarrier();
-    if (turn == 0u || (mine >> ((low + 8u) % 32u)) == (prefix >> ((low + 8u) % 32u))) {
-      atomicAdd(&buckets[extractBits(mine, low, 8u)], 1u);
-    }
-    workgroupBarrier();
-    var own = 0u;
-    if (lid < 16u) {
-      for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
-      sums[lid] = own;
-    }
-    workgroupBarrier();
-    if (lid < 16u) {
-      var before = 0u;
-      for (var i = 0u; i < lid; i++) { before += sums[i]; }
-      if (before < left && before + own >= left) {
-        var need = left - before;
-        var bucket = 255u - 16u * lid;
-        loop {
-          let here = atomicLoad(&buckets[bucket]);
-          if (here >= need) { break; }
-          need -= here;
-          bucket--;
-        }
-        found = vec3<u32>(bucket, need, 0u);
-      }
-    }
-    let hit = workgroupUniformLoad(&found);
-    prefix |= hit.x << low;
-    left = hit.y;
+var<workgroup> extremes: array<vec2<u32>, 32>;
+
+// A lower bound on the K-th greatest of one key a thread (the first \`count\` have one), close below it: 256 equal steps
+// between the least and the greatest are counted, and the step is taken that the K-th falls into.
+fn bound(mine: u32, k: u32, count: u32, lid: u32) -> u32 {
+  sums[lid] = mine;
+  for (var i = lid; i < 256u; i += WG) { atomicStore(&buckets[i], 0u); }
+  workgroupBarrier();
+  if (lid < 32u) {
+    var ends = vec2<u32>(0xffffffffu, 0u);
+    for (var i = lid; i < min(WG, count); i += 32u) { ends = vec2<u32>(min(ends.x, sums[i]), max(ends.y, sums[i])); }
+    extremes[lid] = ends;
   }
-  return prefix;
+  workgroupBarrier();
+  var lo = 0xffffffffu;
+  var hi = 0u;
+  for (var i = 0u; i < 32u; i++) {
+    lo = min(lo, extremes[i].x);
+    hi = max(hi, extremes[i].y);
+  }
+  let shift = u32(max(0, 24 - i32(countLeadingZeros(hi - lo))));
+  if (lid < count) { atomicAdd(&buckets[(mine - lo) >> shift], 1u); }
+  workgroupBarrier();
+  var own = 0u;
+  if (lid < 16u) {
+    for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
+    sums[lid] = own;
+  }
+  workgroupBarrier();
+  if (lid < 16u) {
+    var before = 0u;
+    for (var i = 0u; i < lid; i++) { before += sums[i]; }
+    if (before < k && before + own >= k) {
+      var need = k - before;
+      var bucket = 255u - 16u * lid;
+      loop {
+        let here = atomicLoad(&buckets[bucket]);
+        if (here >= need) { break; }
+        need -= here;
+        bucket--;
+      }
+      found = vec3<u32>(bucket, 0u, 0u);
+    }
+  }
+  return lo + (workgroupUniformLoad(&found).x << shift);
 }
 
 // Eight keys, WG apart, whose loads do not wait for each other; 0 beyond the end.
@@ -1462,7 +1545,7 @@ fn chooseFew(row: u32, h: u32, job: Job, lid: u32) -> bool {
     let o = fetch(row, i, job);
     for (var k = 0u; k < AHEAD; k++) { most = max(most, o[k]); }
   }
-  let least = kth(most, job.k, lid);
+  let least = bound(most, job.k, job.count, lid);
   for (var i = lid; i < FEW; i += WG) { atomicStore(&ranks[i], 0u); }
   for (var i = lid; i < job.count; i += AHEAD * WG) {
     let o = fetch(row, i, job);

@@ -3,8 +3,8 @@
 // then, where equal values straddle the threshold, of the position; the K survivors are sorted bitonically on
 // (value, position), which is unique, so that the order of their collection does not show. Above the sort's
 // capacity they go to scratch and `topk-rank` places each by counting. Where K is at most a quarter of the threads (FEW),
-// a shorter way comes first: the K-th greatest of the threads' maxima is a lower bound that hardly more than K values reach;
-// if at most 256 do, counting who is greater places them. Reads the values once from memory, then from cache.
+// a shorter way comes first: hardly more than K values reach the K-th greatest of the threads' maxima; if at most 256 reach
+// a bound close below it, counting who is greater places them. Reads the values once from memory, then from cache.
 fn ordered(v: f32) -> u32 {
   let bits = select(bitcast<u32>(v), 0u, v == 0.0);
   return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
@@ -25,44 +25,51 @@ var<workgroup> taken: atomic<u32>;
 var<workgroup> few: array<vec2<u32>, FEW>;
 var<workgroup> ranks: array<atomic<u32>, FEW>;
 
-// The K-th greatest of one key a thread, eight bits a pass, its last eight bits 0: a bound is all that is needed.
-fn kth(mine: u32, k: u32, lid: u32) -> u32 {
-  var prefix = 0u;
-  var left = k;
-  for (var turn = 0u; turn < 3u; turn++) {
-    let low = 24u - 8u * turn;
-    if (lid < 256u) { atomicStore(&buckets[lid], 0u); }
-    workgroupBarrier();
-    if (turn == 0u || (mine >> ((low + 8u) % 32u)) == (prefix >> ((low + 8u) % 32u))) {
-      atomicAdd(&buckets[extractBits(mine, low, 8u)], 1u);
-    }
-    workgroupBarrier();
-    var own = 0u;
-    if (lid < 16u) {
-      for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
-      sums[lid] = own;
-    }
-    workgroupBarrier();
-    if (lid < 16u) {
-      var before = 0u;
-      for (var i = 0u; i < lid; i++) { before += sums[i]; }
-      if (before < left && before + own >= left) {
-        var need = left - before;
-        var bucket = 255u - 16u * lid;
-        loop {
-          let here = atomicLoad(&buckets[bucket]);
-          if (here >= need) { break; }
-          need -= here;
-          bucket--;
-        }
-        found = vec3<u32>(bucket, need, 0u);
-      }
-    }
-    let hit = workgroupUniformLoad(&found);
-    prefix |= hit.x << low;
-    left = hit.y;
+var<workgroup> extremes: array<vec2<u32>, 32>;
+
+// A lower bound on the K-th greatest of one key a thread (the first `count` have one), close below it: 256 equal steps
+// between the least and the greatest are counted, and the step is taken that the K-th falls into.
+fn bound(mine: u32, k: u32, count: u32, lid: u32) -> u32 {
+  sums[lid] = mine;
+  for (var i = lid; i < 256u; i += WG) { atomicStore(&buckets[i], 0u); }
+  workgroupBarrier();
+  if (lid < 32u) {
+    var ends = vec2<u32>(0xffffffffu, 0u);
+    for (var i = lid; i < min(WG, count); i += 32u) { ends = vec2<u32>(min(ends.x, sums[i]), max(ends.y, sums[i])); }
+    extremes[lid] = ends;
   }
-  return prefix;
+  workgroupBarrier();
+  var lo = 0xffffffffu;
+  var hi = 0u;
+  for (var i = 0u; i < 32u; i++) {
+    lo = min(lo, extremes[i].x);
+    hi = max(hi, extremes[i].y);
+  }
+  let shift = u32(max(0, 24 - i32(countLeadingZeros(hi - lo))));
+  if (lid < count) { atomicAdd(&buckets[(mine - lo) >> shift], 1u); }
+  workgroupBarrier();
+  var own = 0u;
+  if (lid < 16u) {
+    for (var i = 0u; i < 16u; i++) { own += atomicLoad(&buckets[255u - 16u * lid - i]); }
+    sums[lid] = own;
+  }
+  workgroupBarrier();
+  if (lid < 16u) {
+    var before = 0u;
+    for (var i = 0u; i < lid; i++) { before += sums[i]; }
+    if (before < k && before + own >= k) {
+      var need = k - before;
+      var bucket = 255u - 16u * lid;
+      loop {
+        let here = atomicLoad(&buckets[bucket]);
+        if (here >= need) { break; }
+        need -= here;
+        bucket--;
+      }
+      found = vec3<u32>(bucket, 0u, 0u);
+    }
+  }
+  return lo + (workgroupUniformLoad(&found).x << shift);
 }
 
 // Eight keys, WG apart, whose loads do not wait for each other; 0 beyond the end.
@@ -86,7 +93,7 @@ fn chooseFew(row: u32, h: u32, job: Job, lid: u32) -> bool {
     let o = fetch(row, i, job);
     for (var k = 0u; k < AHEAD; k++) { most = max(most, o[k]); }
   }
-  let least = kth(most, job.k, lid);
+  let least = bound(most, job.k, job.count, lid);
   for (var i = lid; i < FEW; i += WG) { atomicStore(&ranks[i], 0u); }
   for (var i = lid; i < job.count; i += AHEAD * WG) {
     let o = fetch(row, i, job);

@@ -62,8 +62,9 @@ export class LinearMemory {
 
   /** The address of a range of a buffer: a stray one would reach another buffer. @throws RangeError */
   range(buf: Buf, offset: number, bytes: number): number {
-    if (offset >= 0 && offset + bytes <= buf.bytes) return address(buf) + offset
-    throw new RangeError(`bytes ${offset} to ${offset + bytes} of a buffer of ${buf.bytes}`)
+    if (offset >= 0 && offset + bytes <= buf.bytes && this.live.has(buf)) return address(buf) + offset
+    const state = this.live.has(buf) ? `a buffer of ${buf.bytes}` : 'a buffer that has been freed'
+    throw new RangeError(`bytes ${offset} to ${offset + bytes} of ${state}`)
   }
 
   /** Freeing twice is harmless: the second time the buffer is no longer live. */
@@ -82,12 +83,13 @@ export class LinearMemory {
   }
 }
 
-/** The error of an allocation that the cap refuses. */
+/** The error of an allocation that the cap refuses, or below it the host. */
 export function outOfMemory(where: string, asked: number, have: number, cap: number): ParisError {
+  const below = asked + have > cap ? '' : ', as far as the host grants them, in one piece'
   return new ParisError('out_of_memory', {
     where,
     got: `${asked} bytes asked beside ${have} in use`,
-    want: `at most ${cap} bytes of linear memory`,
+    want: `at most ${cap} bytes of linear memory${below}`,
     fix: 'Lower capacity, layers or heads, take a 16-bit store, or dispose sessions; a GPU or the reference has no such cap.',
   })
 }

@@ -66,13 +66,18 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
   }
 }
 
-function instantiate(module: WebAssembly.Module, maxBytes: number) {
+/** To be called before the module is compiled, which fails without SIMD too, but says less. @throws BackendUnavailable */
+export function requireSimd(): void {
   if (typeof WebAssembly === 'undefined' || !WebAssembly.validate(SIMD_PROBE))
     throw new BackendUnavailable(
       'wasm',
       'no WebAssembly SIMD',
       'Use a runtime of 2022 or later, or device: "reference".',
     )
+}
+
+function instantiate(module: WebAssembly.Module, maxBytes: number) {
+  requireSimd()
   try {
     const memory = new WebAssembly.Memory({ initial: 2, maximum: Math.floor(maxBytes / PAGE) })
     const refuse = (bytes: number) => {

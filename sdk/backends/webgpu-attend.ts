@@ -4,6 +4,7 @@ import type { MergeJob } from '../kernels/merge.ts'
 import { paddedDim } from '../shape.ts'
 import { bind, bindRows, DTYPES } from './webgpu-codes.ts'
 import type { GpuContext } from './webgpu-context.ts'
+import { inSegments, isSegment } from './webgpu-segments.ts'
 
 const MINUS_INF = 0xff800000
 /** Rows of one tile of `attend`: below that a workgroup has threads to spare. */
@@ -18,6 +19,35 @@ export function attend(gpu: GpuContext, jobs: readonly AttendJob[]): void {
     const total = attendCount(job)
     const run = Math.max(1, Math.ceil(total / parts))
     const first = before[1] - before[0]
+    const task = {
+      bind: [
+        bind(job.queries),
+        bindRows(keys),
+        bindRows(values),
+        ids ? bind(ids, k * 4) : gpu.none,
+        bind(job.partials),
+      ],
+      fields: [
+        keys.cap,
+        values.cap,
+        first,
+        before[0],
+        after[0],
+        base,
+        k,
+        total,
+        run,
+        parts,
+        heads,
+        scale,
+        MINUS_INF,
+        0,
+        keys.cap,
+      ],
+      x: parts * CHUNKS,
+      heads,
+    }
+    const tasks = inSegments(task, gpu.recorder.reach, ids ? keys.cap : Math.max(1, before[1], after[1]))
     return {
       spec: {
         D,
@@ -28,19 +58,9 @@ export function attend(gpu: GpuContext, jobs: readonly AttendJob[]): void {
         GQ,
         CHUNKS,
         WG: Math.min(256, (D / 8) * 32),
+        SEGMENT: isSegment(tasks[0]),
       },
-      task: {
-        bind: [
-          bind(job.queries),
-          bindRows(keys),
-          bindRows(values),
-          ids ? bind(ids, k * 4) : gpu.none,
-          bind(job.partials),
-        ],
-        fields: [keys.cap, values.cap, first, before[0], after[0], base, k, total, run, parts, heads, scale, MINUS_INF],
-        x: parts * CHUNKS,
-        heads,
-      },
+      task: tasks,
     }
   })
 }
@@ -67,6 +87,19 @@ export function dense(gpu: GpuContext, jobs: readonly DenseJob[]): void {
   gpu.each('dense', jobs, ({ queries, tokens, first, keys, values, heads, group, scale, output, lse }) => {
     const { d } = keys
     const rows = tokens * group
+    const task = {
+      bind: [
+        bind(queries, rows * d * 4),
+        bindRows(keys),
+        bindRows(values),
+        bind(output, rows * d * 4),
+        bind(lse, rows * 4),
+      ],
+      fields: [keys.cap, values.cap, tokens, first, scale, 0, keys.cap],
+      x: Math.ceil(rows / 64),
+      heads,
+    }
+    const tasks = inSegments(task, gpu.recorder.reach, first + tokens)
     return {
       spec: {
         D: paddedDim(d),
@@ -74,19 +107,9 @@ export function dense(gpu: GpuContext, jobs: readonly DenseJob[]): void {
         KEY_DTYPE: DTYPES[keys.dtype],
         VALUE_DTYPE: DTYPES[values.dtype],
         GROUP: group,
+        SEGMENT: isSegment(tasks[0]),
       },
-      task: {
-        bind: [
-          bind(queries, rows * d * 4),
-          bindRows(keys),
-          bindRows(values),
-          bind(output, rows * d * 4),
-          bind(lse, rows * 4),
-        ],
-        fields: [keys.cap, values.cap, tokens, first, scale],
-        x: Math.ceil(rows / 64),
-        heads,
-      },
+      task: tasks,
     }
   })
 }

@@ -6,6 +6,7 @@ import { M } from '../shape.ts'
 import { bind, bindSummary } from './webgpu-codes.ts'
 import type { GpuContext, Histogram } from './webgpu-context.ts'
 import type { GpuBuf } from './webgpu-memory.ts'
+import { byBlocks } from './webgpu-segments.ts'
 
 /** Scores that a histogram tells apart: bin = (score − lo) >> shift. */
 interface Bins {
@@ -21,11 +22,12 @@ function binsOf(lo: number, hi: number, step: number): Bins {
 
 /**
  * Keys a workgroup scores or scans: a multiple of 2048, so many that all workgroups run at once and that a head has at
- * most 256 chunks.
+ * most 256 chunks, but no more than one binding holds, at `step` bytes a key.
  */
-function chunkOf(gpu: GpuContext, count: number, heads: number): number {
+function chunkOf(gpu: GpuContext, count: number, heads: number, step: number): number {
   const atOnce = gpu.slots / 2
-  return 2048 * Math.ceil(Math.max(count / 256, (count * heads) / atOnce) / 2048)
+  const most = Math.max(1, Math.floor((gpu.recorder.reach.bytes - 512) / step / 2048))
+  return 2048 * Math.min(most, Math.ceil(Math.max(count / 256, (count * heads) / atOnce) / 2048))
 }
 
 const stateAt = (heads: number, { bins }: Bins) => heads * bins
@@ -42,7 +44,10 @@ interface Scored {
 /** Zeroed histograms for jobs about to be counted. */
 function prepare(gpu: GpuContext, { scores, heads, count }: Scored, bins: Bins): Histogram {
   const histogram = gpu.histogram(scores, scratchWords(heads, bins))
-  if (gpu.recorder.collecting) return histogram
+  if (gpu.recorder.collecting) {
+    histogram.noted = nameOf(bins, count, heads)
+    return histogram
+  }
   if (histogram.dirty) gpu.recorder.clear(histogram.buf)
   histogram.dirty = true
   histogram.recording = gpu.recorder.recording
@@ -68,21 +73,22 @@ export function coarseSigns(gpu: GpuContext, jobs: readonly CoarseSignsJob[]): v
     const { D, cap } = summary
     const weighted = job.normWeighted && summary.norms
     const taken = choosers * (20 * Math.ceil(D / 32) + D + 4) + 64
-    const chunk = chunkOf(gpu, count, heads * jobs.length)
+    const chunk = chunkOf(gpu, count, heads * jobs.length, Math.max(4, D / 8))
+    const task = {
+      bind: [
+        bindSummary(summary).signs,
+        bind(job.t),
+        weighted ? bind(weighted, cap, 1) : gpu.none,
+        bind(job.scores, stride * 2, 2),
+        bind(histogram.buf),
+      ],
+      fields: [cap, stride, count, chunk],
+      x: Math.ceil(count / chunk),
+      heads,
+    }
     return {
       spec: { D, CHOOSERS: choosers, NORMS: weighted ? 1 : 0, ...histogramSpec(gpu, bins, 1, taken) },
-      task: {
-        bind: [
-          bindSummary(summary).signs,
-          bind(job.t),
-          weighted ? bind(weighted, cap) : gpu.none,
-          bind(job.scores, stride * 2),
-          bind(histogram.buf),
-        ],
-        fields: [cap, stride, count, chunk],
-        x: Math.ceil(count / chunk),
-        heads,
-      },
+      task: byBlocks('coarse-signs', task, gpu.recorder.reach, chunk),
     }
   })
 }
@@ -112,15 +118,16 @@ export function coarseCollision(gpu: GpuContext, jobs: readonly CoarseCollisionJ
   })
   gpu.each('coarse-collision', planned, ({ job, B, bins, histogram, table }) => {
     const { summary, choosers, heads, count, stride } = job
-    const chunk = chunkOf(gpu, count, heads * jobs.length)
+    const chunk = chunkOf(gpu, count, heads * jobs.length, Math.max(4, summary.D / 8))
+    const task = {
+      bind: [bindSummary(summary).signs, bind(table), bind(job.scores, stride * 2, 2), bind(histogram.buf)],
+      fields: [summary.cap, stride, count, chunk],
+      x: Math.ceil(count / chunk),
+      heads,
+    }
     return {
       spec: { D: summary.D, CHOOSERS: choosers, ...histogramSpec(gpu, bins, 8, B * 256 + 64) },
-      task: {
-        bind: [bindSummary(summary).signs, bind(table), bind(job.scores, stride * 2), bind(histogram.buf)],
-        fields: [summary.cap, stride, count, chunk],
-        x: Math.ceil(count / chunk),
-        heads,
-      },
+      task: byBlocks('coarse-collision', task, gpu.recorder.reach, chunk),
     }
   })
 }
@@ -131,29 +138,35 @@ export function select(gpu: GpuContext, jobs: readonly SelectJob[]): void {
     const { heads, count, stride, candidates } = job
     const scored = { scores: job.scores as GpuBuf, heads, count }
     let histogram = gpu.histogram(scored.scores, scratchWords(heads, bins))
-    const counted = histogram.ready === nameOf(bins, count, heads)
+    const ready = gpu.recorder.collecting ? histogram.noted : histogram.ready
+    const counted = ready === nameOf(bins, count, heads)
     if (!counted) histogram = prepare(gpu, scored, bins)
-    const chunk = chunkOf(gpu, count, heads * jobs.length)
+    const chunk = chunkOf(gpu, count, heads * jobs.length, 2)
     const range = { x: Math.ceil(count / chunk), heads }
     const fields = [stride, count, chunk, candidates, stateAt(heads, bins), blocksAt(heads, bins)]
-    return { job, bins, histogram, counted, range, fields, scores: bind(job.scores, stride * 2) }
+    return { job, bins, histogram, counted, chunk, range, fields, scores: bind(job.scores, stride * 2, 2) }
   })
-  gpu.each('select-histogram', planned, ({ bins, histogram, counted, range, fields, scores }) => {
+  gpu.each('select-histogram', planned, ({ bins, histogram, counted, chunk, range, fields, scores }) => {
     if (counted) return undefined
     const task = { bind: [scores, bind(histogram.buf)], fields: fields.slice(0, 3), ...range }
-    return { spec: histogramSpec(gpu, bins, 1, 64), task }
+    return {
+      spec: histogramSpec(gpu, bins, 1, 64),
+      task: byBlocks('select-histogram', task, gpu.recorder.reach, chunk),
+    }
   })
   const spec = ({ lo, shift, bins }: Bins) => ({ BINS: bins, LO: lo, SHIFT: shift })
-  gpu.each('select-count', planned, ({ bins, histogram, range, fields, scores }) => {
-    return { spec: spec(bins), task: { bind: [scores, bind(histogram.buf)], fields, ...range } }
+  gpu.each('select-count', planned, ({ bins, histogram, chunk, range, fields, scores }) => {
+    const task = { bind: [scores, bind(histogram.buf)], fields, ...range }
+    return { spec: spec(bins), task: byBlocks('select-count', task, gpu.recorder.reach, chunk) }
   })
-  gpu.each('select-write', planned, ({ job, bins, histogram, range, fields, scores }) => {
+  gpu.each('select-write', planned, ({ job, bins, histogram, chunk, range, fields, scores }) => {
     if (!gpu.recorder.collecting) {
       histogram.dirty = histogram.recording !== gpu.recorder.recording
       histogram.ready = undefined
     }
     const ids = bind(job.ids, job.candidates * 4)
-    return { spec: spec(bins), task: { bind: [scores, bind(histogram.buf), ids], fields, ...range } }
+    const task = { bind: [scores, bind(histogram.buf), ids], fields, ...range }
+    return { spec: spec(bins), task: byBlocks('select-write', task, gpu.recorder.reach, chunk) }
   })
 }
 
@@ -163,7 +176,7 @@ export function topk(gpu: GpuContext, jobs: readonly TopkJob[]): void {
     const RADIX = gpu.shared >= 32768 ? 11 : 8
     const sort = 2 ** Math.max(1, Math.ceil(Math.log2(job.k)))
     const FEW = WG >= 256 && job.k * 4 <= WG ? 256 : 1
-    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + FEW * 12 + 64 <= gpu.shared ? sort : 1
+    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + FEW * 13 + 64 <= gpu.shared ? sort : 1
     const spill = SORT > 1 ? gpu.sink : bind(gpu.spill(job.topIds as GpuBuf, job.heads * job.k * 8))
     const ids = job.ids ? bind(job.ids, job.count * 4) : gpu.none
     const fields = [job.count, job.k, job.ids ? 1 : 0]

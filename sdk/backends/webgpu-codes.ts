@@ -9,23 +9,26 @@ import type { StoreJob } from '../kernels/store.ts'
 import { M } from '../shape.ts'
 import type { GpuContext } from './webgpu-context.ts'
 import type { GpuBuf } from './webgpu-memory.ts'
-import type { Binding, Task } from './webgpu-windows.ts'
+import { byBlocks, inSegments, isSegment } from './webgpu-segments.ts'
+import type { Binding } from './webgpu-windows.ts'
 
 export const DTYPES: Readonly<Record<Dtype, number>> = { f32: 0, f16: 1, bf16: 2 }
 
-export const bind = (buf: Buf, headBytes?: number): Binding => ({ buf: buf as GpuBuf, headBytes })
+/** @param headBytes of a head, where it is head-major @param step bytes a key, where a head may be cut as well */
+export const bind = (buf: Buf, headBytes?: number, step?: number): Binding => ({ buf: buf as GpuBuf, headBytes, step })
+const bindKeys = (buf: Buf, keys: number, step: number) => bind(buf, keys * step, step)
 
 /** Full rows, head-major. */
-export const bindRows = ({ buf, cap, d, dtype }: Rows): Binding => bind(buf, cap * d * (dtype === 'f32' ? 4 : 2))
+export const bindRows = ({ buf, cap, d, dtype }: Rows): Binding => bindKeys(buf, cap, d * (dtype === 'f32' ? 4 : 2))
 
 /** The parts of a summary that codes are read from and written to, head-major. */
 export function bindSummary(s: Summary): { signs: Binding; magnitudes: Binding; weights: Binding; scales: Binding } {
-  const plane = s.cap * strideOf(s.D / M, s.layout)
+  const plane = strideOf(s.D / M, s.layout)
   return {
-    signs: bind(s.signs, plane),
-    magnitudes: bind(s.magnitudes, 3 * plane),
-    weights: bind(s.weights, plane),
-    scales: bind(s.scales, s.cap * 2),
+    signs: bindKeys(s.signs, s.cap, plane),
+    magnitudes: bindKeys(s.magnitudes, s.cap, 3 * plane),
+    weights: bindKeys(s.weights, s.cap, plane),
+    scales: bindKeys(s.scales, s.cap, 2),
   }
 }
 
@@ -62,6 +65,15 @@ export function encode(gpu: GpuContext, jobs: readonly EncodeJob[]): void {
   gpu.each('encode', some, ({ keys, heads, from, count, rotation: { d, D, signs }, summary, at }) => {
     const s = bindSummary(summary)
     const counts = summary.counts ? bind(summary.counts, (D / M) * 1024) : gpu.sink
+    // Workgroups begin at a multiple of four in the summary.
+    const whole = at - (at % 4)
+    const unit = 256 / (D / M)
+    const task = {
+      bind: [bindRows(keys), bind(signs), s.signs, s.magnitudes, s.weights, s.scales, counts],
+      fields: [keys.cap, summary.cap, from, at, count],
+      x: Math.ceil((count + (at % 4)) / unit),
+      heads,
+    }
     return {
       spec: {
         D,
@@ -70,12 +82,7 @@ export function encode(gpu: GpuContext, jobs: readonly EncodeJob[]): void {
         COUNTS: summary.counts ? 1 : 0,
         INV_SQRT_D: Math.fround(1 / Math.sqrt(D)),
       },
-      task: {
-        bind: [bindRows(keys), bind(signs), s.signs, s.magnitudes, s.weights, s.scales, counts],
-        fields: [keys.cap, summary.cap, from, at, count],
-        x: Math.ceil((count + (at % 4)) / (256 / (D / M))),
-        heads,
-      },
+      task: byBlocks('encode', task, gpu.recorder.reach, unit, [from - (at % 4), 0, whole, whole, whole, whole]),
     }
   })
 }
@@ -87,66 +94,85 @@ function normPass(gpu: GpuContext, jobs: readonly EncodeJob[]): void {
     if (!norms || !normExp) return []
     const need = gpu.normNeed(normExp as GpuBuf, job.heads)
     const spec = { D: job.rotation.D, DIM: job.rotation.d, DTYPE: DTYPES[job.keys.dtype] }
-    return [{ ...job, spec, cap, need: bind(need), norms: bind(norms, cap), normExp: bind(normExp) }]
+    return [{ ...job, spec, cap, need: bind(need), norms: bindKeys(norms, cap, 1), normExp: bind(normExp) }]
   })
   gpu.each('norm-need', tasks, ({ spec, keys, from, count, heads, need }) => {
-    const bindings = [bindRows(keys), need]
-    return { spec, task: { bind: bindings, fields: [keys.cap, from, count], x: Math.ceil(count / 256), heads } }
+    const fields = [keys.cap, from, count]
+    const task = { bind: [bindRows(keys), need], fields, x: Math.ceil(count / 256), heads }
+    return { spec, task: byBlocks('norm-need', task, gpu.recorder.reach, 256, [from]) }
   })
   gpu.each('norm-write', tasks, ({ spec, keys, cap, from, at, count, heads, normExp, need, norms }) => {
     const x = Math.ceil((at + count) / 1024)
     const bindings = [bindRows(keys), normExp, need, norms]
-    return { spec, task: { bind: bindings, fields: [keys.cap, cap, from, at, count], x, heads } }
+    const task = { bind: bindings, fields: [keys.cap, cap, from, at, count], x, heads }
+    return { spec, task: byBlocks('norm-write', task, gpu.recorder.reach, 1024, [from - at]) }
   })
   gpu.each('norm-raise', tasks, ({ heads, normExp, need }) => {
     return { spec: {}, task: { bind: [normExp, need], fields: [], x: 1, heads } }
   })
 }
 
+/** A "key" of this program is eight coordinates. */
 export function store(gpu: GpuContext, jobs: readonly StoreJob[]): void {
+  const bytes = (type: Dtype) => (type === 'f32' ? 32 : 16)
   gpu.each('store', jobs, ({ tokens, dtype, heads, count, rows, at, refused }) => {
-    const { d } = rows
+    const { d, cap, buf } = rows
     const eights = count * (d / 8)
+    const into = bindKeys(buf, cap * (d / 8), bytes(rows.dtype))
+    const task = {
+      bind: [bindKeys(tokens, eights, bytes(dtype)), into, bind(refused)],
+      fields: [cap, at, count],
+      x: Math.ceil(eights / 256),
+      heads,
+    }
     return {
       spec: { DIM: d, TOKEN_DTYPE: DTYPES[dtype], ROW_DTYPE: DTYPES[rows.dtype] },
-      task: {
-        bind: [bind(tokens, eights * (dtype === 'f32' ? 32 : 16)), bindRows(rows), bind(refused)],
-        fields: [rows.cap, at, count],
-        x: Math.ceil(eights / 256),
-        heads,
-      },
+      task: byBlocks('store', task, gpu.recorder.reach, 256, [0, at * (d / 8)]),
     }
   })
 }
 
 export function rerank(gpu: GpuContext, jobs: readonly RerankJob[]): void {
-  const perHead = ({ count }: RerankJob) => count * 4
   gpu.each('rerank-codes', jobs, (job) => {
-    const { source } = job
+    const { source, choosers, count, heads } = job
     if (!('codes' in source)) return undefined
     const { D, cap } = source.codes
     const s = bindSummary(source.codes)
-    const ids = job.ids ? bind(job.ids, perHead(job)) : gpu.none
-    const planes = [s.signs, s.magnitudes, s.weights, s.scales]
-    const task: Task = {
-      bind: [...planes, ids, bind(source.y), bind(source.scales), bind(job.estimates, perHead(job))],
-      fields: [cap, job.count, job.ids ? 1 : 0],
-      x: Math.ceil(job.count / 256),
-      heads: job.heads,
+    const [ids, estimates] = bindCandidates(gpu, job)
+    const task = {
+      bind: [s.signs, s.magnitudes, s.weights, s.scales, ids, bind(source.y), bind(source.scales), estimates],
+      fields: [cap, count, job.ids ? 1 : 0, 0, cap],
+      x: Math.ceil(count / 256),
+      heads,
     }
-    return { spec: { D, CHOOSERS: job.choosers }, task }
+    const tasks = job.ids
+      ? inSegments(task, gpu.recorder.reach, cap)
+      : byBlocks('rerank-codes', task, gpu.recorder.reach, 256)
+    return { spec: { D, CHOOSERS: choosers, SEGMENT: isSegment(tasks[0]) }, task: tasks }
   })
   gpu.each('rerank-rows', jobs, (job) => {
-    const { source } = job
+    const { source, choosers, count, heads } = job
     if (!('rows' in source)) return undefined
-    const { rows } = source
-    const ids = job.ids ? bind(job.ids, perHead(job)) : gpu.none
-    const task: Task = {
-      bind: [bindRows(rows), bind(source.chosen), ids, bind(job.estimates, perHead(job))],
-      fields: [rows.cap, source.base, job.count, job.ids ? 1 : 0, source.scale],
-      x: Math.ceil(job.count / 16),
-      heads: job.heads,
+    const { rows, base, scale } = source
+    const [ids, estimates] = bindCandidates(gpu, job)
+    const task = {
+      bind: [bindRows(rows), bind(source.chosen), ids, estimates],
+      fields: [rows.cap, base, count, job.ids ? 1 : 0, scale, 0, rows.cap],
+      x: Math.ceil(count / 16),
+      heads,
     }
-    return { spec: { DIM: rows.d, DTYPE: DTYPES[rows.dtype], CHOOSERS: job.choosers }, task }
+    const { reach } = gpu.recorder
+    const tasks = job.ids
+      ? inSegments(task, reach, rows.cap - base, base)
+      : byBlocks('rerank-rows', task, reach, 16, [base])
+    return {
+      spec: { DIM: rows.d, DTYPE: DTYPES[rows.dtype], CHOOSERS: choosers, SEGMENT: isSegment(tasks[0]) },
+      task: tasks,
+    }
   })
+}
+
+/** Where no ids are listed, candidates go key by key and can be cut with the keys. */
+function bindCandidates(gpu: GpuContext, { ids, count, estimates }: RerankJob): [Binding, Binding] {
+  return ids ? [bind(ids, count * 4), bind(estimates, count * 4)] : [gpu.none, bindKeys(estimates, count, 4)]
 }

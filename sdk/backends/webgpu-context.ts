@@ -1,7 +1,8 @@
 import type { ProgramName, Spec } from '../../wgsl/programs.ts'
-import { type GpuBuf, Scratch } from './webgpu-memory.ts'
+import { GpuBuf, type GpuMemory, newSlab } from './webgpu-memory.ts'
 import { keyOf } from './webgpu-pipelines.ts'
 import type { Recorder } from './webgpu-recorder.ts'
+import { Scratch } from './webgpu-scratch.ts'
 import type { Binding, Task } from './webgpu-windows.ts'
 
 /** The histogram that `select` needs, counted beside the scores it belongs to. */
@@ -12,6 +13,8 @@ export interface Histogram {
   dirty: boolean
   /** What is counted now; undefined once the scores may have changed. */
   ready: string | undefined
+  /** What `warm` saw the coarse kernel count. */
+  noted?: string
   /** The recording that counted it. */
   recording: number
 }
@@ -31,35 +34,38 @@ export class GpuContext {
   readonly slots: number
   /** Read by programs that write `scratch`: WebGPU wants those in different GPUBuffers. */
   private readonly tableScratch: Scratch
-  private readonly standIns: readonly [Scratch, Scratch]
   private readonly histograms = new Map<GpuBuf, Histogram>()
   private readonly attached = new Map<GpuBuf, { scratch: Scratch; buf: GpuBuf }[]>()
   private readonly needs = new Map<GpuBuf, GpuBuf>()
   private readonly tables = new Map<GpuBuf, GpuBuf>()
   private readonly spills = new Map<GpuBuf, GpuBuf>()
 
-  constructor(device: GPUDevice, recorder: Recorder, slots: number) {
+  constructor(device: GPUDevice, recorder: Recorder, memory: GpuMemory, slots: number) {
     this.recorder = recorder
-    this.scratch = new Scratch(device)
-    this.tableScratch = new Scratch(device, 1 << 20)
-    this.standIns = [new Scratch(device, 256), new Scratch(device, 256)]
+    this.scratch = new Scratch(device, memory)
+    this.tableScratch = new Scratch(device, memory)
     this.slots = slots
     this.shared = device.limits.maxComputeWorkgroupStorageSize
     this.invocations = Math.min(device.limits.maxComputeInvocationsPerWorkgroup, device.limits.maxComputeWorkgroupSizeX)
-    this.none = { buf: this.standIns[0].take(256).buf }
-    this.sink = { buf: this.standIns[1].take(256).buf }
+    const standIn = () => ({ buf: new GpuBuf(newSlab(device, 'stand-in', 256), 0, 256) })
+    this.none = standIn()
+    this.sink = standIn()
   }
 
   /** Runs the jobs of a program, those of one specialization together; `undefined` leaves a job out. */
-  each<J>(name: ProgramName, jobs: readonly J[], plan: (job: J) => { spec: Spec; task: Task } | undefined): void {
+  each<J>(
+    name: ProgramName,
+    jobs: readonly J[],
+    plan: (job: J) => { spec: Spec; task: Task | Task[] } | undefined,
+  ): void {
     const bySpec = new Map<string, { spec: Spec; tasks: Task[] }>()
     for (const job of jobs) {
       const planned = plan(job)
       if (!planned) continue
       const key = keyOf(name, planned.spec)
-      const known = bySpec.get(key)
-      if (known) known.tasks.push(planned.task)
-      else bySpec.set(key, { spec: planned.spec, tasks: [planned.task] })
+      const known = bySpec.get(key) ?? { spec: planned.spec, tasks: [] }
+      known.tasks.push(...[planned.task].flat())
+      bySpec.set(key, known)
     }
     for (const [key, { spec, tasks }] of bySpec) this.recorder.run(key, name, spec, tasks)
   }
@@ -116,15 +122,18 @@ export class GpuContext {
     if (known) known.ready = undefined
   }
 
-  /** A buffer goes away, and what was kept beside it. */
-  forget(buf: GpuBuf): void {
-    for (const kept of this.attached.get(buf) ?? []) kept.scratch.give(kept.buf)
+  /** A buffer goes away, and what was kept beside it. True when a GPUBuffer was destroyed. */
+  forget(buf: GpuBuf): boolean {
+    let destroyed = false
+    for (const kept of this.attached.get(buf) ?? []) destroyed = kept.scratch.give(kept.buf) || destroyed
     this.attached.delete(buf)
     this.histograms.delete(buf)
     for (const map of [this.needs, this.tables, this.spills]) map.delete(buf)
+    return destroyed
   }
 
   dispose(): void {
-    for (const scratch of [this.scratch, this.tableScratch, ...this.standIns]) scratch.dispose()
+    for (const scratch of [this.scratch, this.tableScratch]) scratch.dispose()
+    for (const { buf } of [this.none, this.sink]) buf.gpu.destroy()
   }
 }

@@ -2,7 +2,7 @@ import type { AllocRequest, Buf } from '../backend.ts'
 import { ParisError } from '../errors.ts'
 
 /** One GPUBuffer and how many of our buffers live in it. */
-interface Slab {
+export interface Slab {
   readonly gpu: GPUBuffer
   readonly size: number
   readonly id: number
@@ -29,15 +29,26 @@ export class GpuBuf implements Buf {
 
 /** Storage offsets of every device are multiples of this at most. */
 export const ALIGN = 256
-const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN
+export const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN
+const sizeOf = (bytes: number) => align(Math.max(4, bytes))
 const USAGE = 0x80 | 0x04 | 0x08 // STORAGE | COPY_SRC | COPY_DST: the names are globals only where a runtime sets them
 
 let slabs = 0
 
+export function newSlab(device: GPUDevice, label: string, size: number): Slab {
+  return { gpu: device.createBuffer({ label, size, usage: USAGE }), size, id: ++slabs, refs: 0, owned: true }
+}
+
+/** What may be held beyond what was asked for: this share, at least these bytes. */
+const SPARE = 0.04
+const SPARE_BYTES = 1 << 19
+
 /** Allocates, counts and destroys; all or nothing. */
 export class GpuMemory {
   private readonly live = new Set<GpuBuf>()
+  /** Bytes asked for, and bytes of the GPUBuffers that hold them and the kernels' working memory. */
   private used = 0
+  private held = 0
   private readonly device: GPUDevice
   private readonly limit: number
 
@@ -51,18 +62,19 @@ export class GpuMemory {
       if (bytes > this.device.limits.maxBufferSize)
         throw outOfMemory(`webgpu.alloc(${label})`, bytes, `at most ${this.device.limits.maxBufferSize} in one buffer`)
     const total = requests.reduce((sum, { bytes }) => sum + Math.ceil(bytes / 4) * 4, 0)
-    if (this.used + total > this.limit)
-      throw outOfMemory('webgpu.alloc', total, `at most ${this.limit - this.used} more`)
+    if (this.held + total > this.limit)
+      throw outOfMemory('webgpu.alloc', total, `at most ${this.limit - this.held} more`)
     this.device.pushErrorScope('out-of-memory')
     this.device.pushErrorScope('validation')
-    let created: GpuBuf[] = []
+    const created: GpuBuf[] = []
     let thrown: unknown
     try {
-      created = this.create(requests)
+      this.create(requests, created)
     } catch (error) {
       thrown = error
     }
-    const errors = [await this.device.popErrorScope(), await this.device.popErrorScope()]
+    // Both at once: another call's scopes must not come between them.
+    const errors = await Promise.all([this.device.popErrorScope(), this.device.popErrorScope()])
     const failure = thrown ?? errors.find((error) => error !== null)
     if (!failure) return created
     this.release(created)
@@ -70,34 +82,49 @@ export class GpuMemory {
   }
 
   /** Requests of one `together` name share GPUBuffers, over calls too, as far as one binding reaches; others get their own. */
-  private create(requests: readonly AllocRequest[]): GpuBuf[] {
+  private create(requests: readonly AllocRequest[], created: GpuBuf[]): void {
     const wanted = new Map<string, number>()
     for (const { together, bytes } of requests)
-      if (together !== undefined) wanted.set(together, (wanted.get(together) ?? 0) + align(Math.max(4, bytes)))
-    return requests.map(({ label, bytes, together }) => {
-      const size = align(Math.max(4, bytes))
+      if (together !== undefined) wanted.set(together, (wanted.get(together) ?? 0) + sizeOf(bytes))
+    const all = requests.reduce((sum, { bytes }) => sum + sizeOf(bytes), 0)
+    const shared = [...wanted.values()].reduce((sum, bytes) => sum + bytes, 0)
+    const more = Math.min(7, Math.floor(this.spare(all) / 2 / shared))
+    for (const { label, bytes, together } of requests) {
+      const size = sizeOf(bytes)
       let room = together === undefined ? undefined : this.open.get(together)
       if (!room || room.slab.refs === 0 || room.at + size > room.slab.size) {
-        const whole = together === undefined ? size : this.roomFor(size, wanted.get(together) ?? size)
+        const whole = together === undefined ? size : this.roomFor(size, (wanted.get(together) ?? size) + more * size)
         room = { slab: this.slab(label, whole), at: 0 }
         if (together !== undefined) this.open.set(together, room)
       }
+      // A range is never given twice: what was recorded for its first owner may still run.
       const buffer = new GpuBuf(room.slab, room.at, Math.ceil(bytes / 4) * 4)
       room.at += size
       room.slab.refs++
       if (together !== undefined) wanted.set(together, (wanted.get(together) ?? size) - size)
       this.live.add(buffer)
       this.used += buffer.bytes
-      return buffer
-    })
+      created.push(buffer)
+    }
   }
   private readonly open = new Map<string, { slab: Slab; at: number }>()
 
-  /** As much as is wanted now, room for a few more small ones, never more than one binding reaches. */
+  /** Never more than one binding reaches. */
   private roomFor(size: number, wanted: number): number {
     const { maxStorageBufferBindingSize, maxBufferSize } = this.device.limits
     const reach = Math.floor(Math.min(maxStorageBufferBindingSize, maxBufferSize) / ALIGN) * ALIGN
-    return Math.max(size, Math.min(reach, Math.max(wanted, Math.min(8 * size, 1 << 24))))
+    return Math.max(size, Math.min(reach, wanted))
+  }
+
+  /** Bytes that may be held beside what is asked for, once `coming` more are. */
+  spare(coming = 0): number {
+    const most = Math.max(SPARE_BYTES, SPARE * (this.held + coming)) - (this.held - this.used)
+    return Math.max(0, Math.min(most, this.limit - this.held - coming))
+  }
+
+  /** Counts working memory of the kernels, which nobody asked for. */
+  hold(bytes: number): void {
+    this.held += bytes
   }
 
   /** A caller's GPUBuffer, or a range of it, as a Buf; `free` only forgets it. It needs STORAGE, COPY_SRC and COPY_DST as used. */
@@ -110,7 +137,9 @@ export class GpuMemory {
 
   private slab(label: string, bytes: number): Slab {
     const size = Math.min(bytes, this.device.limits.maxBufferSize)
-    return { gpu: this.device.createBuffer({ label, size, usage: USAGE }), size, id: ++slabs, refs: 0, owned: true }
+    const slab = newSlab(this.device, label, size)
+    this.held += size
+    return slab
   }
 
   /** True when a GPUBuffer was destroyed. */
@@ -121,13 +150,15 @@ export class GpuMemory {
       this.used -= buffer.bytes
       if (--buffer.slab.refs > 0 || !buffer.slab.owned) continue
       buffer.slab.gpu.destroy()
+      this.held -= buffer.slab.size
       destroyed = true
     }
     return destroyed
   }
 
+  /** Bytes of all GPUBuffers but the few KiB through which jobs and results travel. */
   allocated(): number {
-    return this.used
+    return this.held
   }
 
   dispose(): void {
@@ -143,43 +174,4 @@ function outOfMemory(where: string, bytes: number, want: string, cause?: unknown
     fix: 'Lower capacity, layers or heads, or take a 16-bit store.',
     cause,
   })
-}
-
-/** Private working memory of the kernels, cut from a few GPUBuffers so that a batch's jobs share one; never freed singly. */
-export class Scratch {
-  private readonly device: GPUDevice
-  private readonly step: number
-  private readonly free = new Map<number, GpuBuf[]>()
-  private readonly all: GPUBuffer[] = []
-  private current: { slab: Slab; at: number } | undefined
-
-  constructor(device: GPUDevice, step = 1 << 22) {
-    this.device = device
-    this.step = step
-  }
-
-  /** `dirty` where the memory was used before. */
-  take(bytes: number): { buf: GpuBuf; dirty: boolean } {
-    const size = align(bytes)
-    const old = this.free.get(size)?.pop()
-    if (old) return { buf: old, dirty: true }
-    if (!this.current || this.current.at + size > this.current.slab.size) {
-      const gpu = this.device.createBuffer({ label: 'scratch', size: Math.max(size, this.step), usage: USAGE })
-      this.all.push(gpu)
-      this.current = { slab: { gpu, size: gpu.size, id: ++slabs, refs: 1, owned: false }, at: 0 }
-    }
-    const buf = new GpuBuf(this.current.slab, this.current.at, size)
-    this.current.at += size
-    return { buf, dirty: false }
-  }
-
-  give(buf: GpuBuf): void {
-    const list = this.free.get(buf.bytes)
-    if (list) list.push(buf)
-    else this.free.set(buf.bytes, [buf])
-  }
-
-  dispose(): void {
-    for (const gpu of this.all) gpu.destroy()
-  }
 }

@@ -1,4 +1,4 @@
-import type { DeviceState } from './webgpu.ts'
+import type { DeviceState } from './webgpu-device.ts'
 
 const POOLED = 1 << 20
 
@@ -21,23 +21,22 @@ export class Readback {
     return fresh
   }
 
-  /** The bytes, once they are there; the typed error if the device goes first. */
+  /** The bytes, once they are there and all that led to them was accepted; the typed error if the device goes first. */
   async map(buffer: GPUBuffer, bytes: number, state: DeviceState): Promise<Uint8Array> {
-    if (bytes > 0) {
-      try {
-        await buffer.mapAsync(1, 0, bytes) // READ
-      } catch (cause) {
-        this.drop(buffer)
-        await state.settle(cause)
-        throw cause
-      }
+    try {
+      if (bytes > 0) await state.guard(buffer.mapAsync(1, 0, bytes)) // READ
+      await state.submitted()
+      const copy = bytes > 0 ? new Uint8Array(buffer.getMappedRange(0, bytes)).slice() : new Uint8Array(0)
+      if (copy.length !== bytes) throw new Error('A mapped range was detached.')
+      if (bytes > 0) buffer.unmap()
+      if (buffer.size > POOLED) this.drop(buffer)
+      else this.idle.set(buffer.size, [...(this.idle.get(buffer.size) ?? []), buffer])
+      return copy
+    } catch (cause) {
+      this.drop(buffer)
+      await state.settle()
+      throw cause
     }
-    state.check()
-    const copy = bytes > 0 ? new Uint8Array(buffer.getMappedRange(0, bytes)).slice() : new Uint8Array(0)
-    if (bytes > 0) buffer.unmap()
-    if (buffer.size > POOLED) this.drop(buffer)
-    else this.idle.set(buffer.size, [...(this.idle.get(buffer.size) ?? []), buffer])
-    return copy
   }
 
   private drop(buffer: GPUBuffer): void {

@@ -1,7 +1,9 @@
 import { MAX_JOBS, type ProgramName, type Spec } from '../../wgsl/programs.ts'
 import { Arena } from './webgpu-arena.ts'
+import type { DeviceState } from './webgpu-device.ts'
 import type { GpuBuf } from './webgpu-memory.ts'
 import type { Compiled, Pipelines } from './webgpu-pipelines.ts'
+import type { Reach } from './webgpu-segments.ts'
 import { join, type Piece, split, type Task, type Window } from './webgpu-windows.ts'
 
 const ARENA = 1 << 18
@@ -14,19 +16,22 @@ const AHEAD = 48
 export class Recorder {
   private readonly device: GPUDevice
   private readonly pipelines: Pipelines
-  private readonly maxWindow: number
-  private readonly maxGroups: number
+  private readonly state: DeviceState
+  readonly reach: Reach
   private encoder: GPUCommandEncoder | undefined
   private pass: GPUComputePassEncoder | undefined
   private arena: Arena
   private readonly groups = new Map<string, GPUBindGroup>()
   private caller: { arenas: Arena[]; buffers: GPUBuffer[] } | undefined
 
-  constructor(device: GPUDevice, pipelines: Pipelines, maxWindow: number, maxGroups: number) {
+  constructor(device: GPUDevice, pipelines: Pipelines, state: DeviceState, maxWindow: number, maxGroups: number) {
     this.device = device
     this.pipelines = pipelines
-    this.maxWindow = Math.min(maxWindow, device.limits.maxStorageBufferBindingSize)
-    this.maxGroups = Math.min(maxGroups, device.limits.maxComputeWorkgroupsPerDimension)
+    this.state = state
+    this.reach = {
+      bytes: Math.min(maxWindow, device.limits.maxStorageBufferBindingSize),
+      groups: Math.min(maxGroups, device.limits.maxComputeWorkgroupsPerDimension),
+    }
     this.arena = new Arena(device, pipelines.uniforms, ARENA)
   }
 
@@ -34,12 +39,14 @@ export class Recorder {
   run(key: string, name: ProgramName, spec: Spec, tasks: readonly Task[]): void {
     const compiled = this.pipelines.get(key, name, spec)
     if (!compiled) return
-    const pieces = tasks.flatMap((task) => (task.x > 0 ? split(name, task, this.maxWindow) : []))
+    const pieces = tasks.flatMap((task) => (task.x > 0 ? split(name, task, this.reach.bytes) : []))
     for (let i = 0; i < pieces.length; ) {
       const batch = [pieces[i++]]
       let windows = batch[0].windows
-      while (i < pieces.length && batch.length < MAX_JOBS && pieces[i].heads === batch[0].heads) {
-        const joined = join(windows, pieces[i].windows, this.maxWindow)
+      const whole = (piece: Piece) => piece.task.block0 === undefined
+      while (whole(batch[0]) && i < pieces.length && batch.length < MAX_JOBS && pieces[i].heads === batch[0].heads) {
+        if (!whole(pieces[i])) break
+        const joined = join(windows, pieces[i].windows, this.reach.bytes)
         if (!joined) break
         windows = joined
         batch.push(pieces[i++])
@@ -55,7 +62,7 @@ export class Recorder {
     const { u32, f32 } = this.arena
     let x = 0
     for (const { task } of batch) x = Math.max(x, task.x)
-    const folds = Math.ceil(x / this.maxGroups)
+    const folds = Math.ceil(x / this.reach.groups)
     const gx = Math.ceil(x / folds)
     for (let j = 0; j < batch.length; j++) {
       const { task, head0, heads } = batch[j]
@@ -68,6 +75,7 @@ export class Recorder {
       u32[word++] = head0
       u32[word++] = heads
       u32[word++] = gx
+      u32[word++] = task.block0 ?? 0
     }
     const pass = this.computePass()
     pass.setPipeline(compiled.pipeline)
@@ -136,7 +144,10 @@ export class Recorder {
     if (!this.pipelines.collecting) this.between().clearBuffer(buf.gpu, buf.offset, buf.bytes)
   }
 
-  write(buf: GpuBuf, offset: number, data: Uint8Array): void {
+  write(buf: GpuBuf, offset: number, given: Uint8Array): void {
+    const { resizable, growable } = given.buffer as { resizable?: boolean; growable?: boolean }
+    // Browsers let no view on memory that can change its size into a queue.
+    const data = resizable || growable ? given.slice() : given
     if (data.byteLength === 0 || this.pipelines.collecting) return
     if (!this.encoder || (data.byteLength > STAGED && !this.caller)) {
       this.flush()
@@ -159,11 +170,13 @@ export class Recorder {
   flush(): void {
     if (this.caller) throw new Error('A recording into a caller’s encoder is submitted by the caller.')
     if (!this.encoder) return
-    const commands = this.between().finish()
+    const encoder = this.between()
     this.encoder = undefined
     this.dispatches = 0
-    this.upload(this.arena)
-    this.device.queue.submit([commands])
+    this.state.submit(() => {
+      this.upload(this.arena)
+      this.device.queue.submit([encoder.finish()])
+    })
   }
 
   private upload(arena: Arena): void {

@@ -6,6 +6,10 @@ import { ALIGN, type GpuBuf } from './webgpu-memory.ts'
 export interface Binding {
   readonly buf: GpuBuf
   readonly headBytes?: number
+  /** Bytes a key of a head, where a head may be cut as well. */
+  readonly step?: number
+  /** Bytes [from, to) of a head that are to be seen. */
+  readonly range?: readonly [number, number]
 }
 
 /** One job of one program. */
@@ -16,6 +20,8 @@ export interface Task {
   /** Workgroups a head. */
   readonly x: number
   readonly heads: number
+  /** A part of a head: its first workgroup. It is dispatched by itself, one head at a time. */
+  readonly block0?: number
 }
 
 /** The heads of a task that fit one binding each, and the windows to bind. */
@@ -31,27 +37,35 @@ export interface Window {
   readonly end: number
 }
 
+/** Whether not even one head of a binding fits. */
+export function tooWide({ buf, headBytes = 0 }: Binding, reach: number): boolean {
+  return buf.slab.size > reach && headBytes > reach - ALIGN
+}
+
 /** Cuts a task by heads until every binding's window holds at most `reach` bytes. */
 export function split(name: ProgramName, task: Task, reach: number): Piece[] {
-  let most = task.heads
-  for (const { buf, headBytes } of task.bind)
-    if (headBytes && buf.slab.size > reach) {
-      most = Math.min(most, Math.floor((reach - ALIGN) / headBytes))
-      if (most < 1) throw tooLarge(name, headBytes, reach)
-    }
+  let most = task.block0 === undefined ? task.heads : 1
+  for (const binding of task.bind) {
+    const { buf, headBytes, range } = binding
+    if (!headBytes || range || buf.slab.size <= reach) continue
+    if (tooWide(binding, reach)) throw tooLarge(name, headBytes, reach)
+    most = Math.min(most, Math.floor((reach - ALIGN) / headBytes))
+  }
   most = Math.ceil(task.heads / Math.ceil(task.heads / most))
   const pieces: Piece[] = []
   for (let head0 = 0; head0 < task.heads; head0 += most) {
     const heads = Math.min(most, task.heads - head0)
-    const windows = task.bind.map(({ buf, headBytes }) => {
-      if (buf.slab.size <= reach) return { buf, start: 0, end: buf.slab.size }
-      const from = buf.offset + (headBytes ? head0 * headBytes : 0)
-      const end = headBytes ? from + heads * headBytes : buf.offset + buf.bytes
-      return { buf, start: Math.floor(from / ALIGN) * ALIGN, end: Math.min(buf.slab.size, Math.ceil(end / 16) * 16) }
-    })
-    pieces.push({ task, head0, heads, windows })
+    pieces.push({ task, head0, heads, windows: task.bind.map((binding) => windowOf(binding, head0, heads, reach)) })
   }
   return pieces
+}
+
+function windowOf({ buf, headBytes, range }: Binding, head0: number, heads: number, reach: number): Window {
+  if (buf.slab.size <= reach) return { buf, start: 0, end: buf.slab.size }
+  const base = buf.offset + (headBytes ? head0 * headBytes : 0)
+  const from = base + (range ? range[0] : 0)
+  const end = range ? base + range[1] : headBytes ? base + heads * headBytes : buf.offset + buf.bytes
+  return { buf, start: Math.floor(from / ALIGN) * ALIGN, end: Math.min(buf.slab.size, Math.ceil(end / 16) * 16) }
 }
 
 /** The union of two jobs' windows, where every binding is in the same GPUBuffer and one window can hold both. */
@@ -67,7 +81,7 @@ export function join(a: readonly Window[], b: readonly Window[], most: number): 
   return joined
 }
 
-function tooLarge(name: string, bytes: number, most: number): ParisError {
+export function tooLarge(name: string, bytes: number, most: number): ParisError {
   return new ParisError('out_of_range', {
     where: `webgpu.${name}`,
     got: `${bytes} bytes a head in one binding`,

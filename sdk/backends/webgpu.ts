@@ -1,9 +1,9 @@
 import type { Backend, GpuRecorder } from '../backend.ts'
-import { ParisError } from '../errors.ts'
 import { attend, dense, merge, partsOf } from './webgpu-attend.ts'
 import { coarseCollision, coarseSigns, select, topk } from './webgpu-choose.ts'
 import { encode, query, rerank, rotate, store } from './webgpu-codes.ts'
 import { GpuContext } from './webgpu-context.ts'
+import { DeviceState } from './webgpu-device.ts'
 import { type GpuBuf, GpuMemory } from './webgpu-memory.ts'
 import { Pipelines } from './webgpu-pipelines.ts'
 import { Readback } from './webgpu-readback.ts'
@@ -33,16 +33,17 @@ export interface WebgpuBackend extends Backend, GpuRecorder {
 /** The backend on any GPUDevice; no runtime is named here. Works at WebGPU's default limits and uses larger ones. */
 export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOptions = {}): Promise<WebgpuBackend> {
   const fallback = device.adapterInfo?.isFallbackAdapter ?? false
-  const state = watch(device)
+  const state = new DeviceState(device)
   const pipelines = new Pipelines(device)
   const recorder = new Recorder(
     device,
     pipelines,
+    state,
     options.maxBinding ?? Number.POSITIVE_INFINITY,
     options.maxWorkgroups ?? 65_535,
   )
   const memory = new GpuMemory(device, options.memoryLimit ?? Number.POSITIVE_INFINITY)
-  const gpu = new GpuContext(device, recorder, options.slots ?? (fallback ? 16 : 1024))
+  const gpu = new GpuContext(device, recorder, memory, options.slots ?? (fallback ? 16 : 1024))
   const readback = new Readback(device)
   const verb =
     <J>(kernel: (gpu: GpuContext, jobs: readonly J[]) => void) =>
@@ -53,6 +54,8 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
   const own = (buf: unknown) => buf as GpuBuf
   const recording = {
     device,
+    // Windows begin at a multiple of 256 and end at one of 16.
+    reach: recorder.reach.bytes - 512,
     recordInto(encoder: GPUCommandEncoder, body: () => void) {
       state.check()
       return recorder.recordInto(encoder, body)
@@ -79,20 +82,25 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     store: verb(store),
     async alloc(requests) {
       state.check()
+      let buffers: GpuBuf[] = []
       try {
-        return await memory.alloc(requests)
+        buffers = await memory.alloc(requests)
+        state.check()
+        return buffers
       } catch (error) {
+        memory.release(buffers)
         await state.settle()
         throw error
       }
     },
     free(buffers) {
       recorder.flush()
-      for (const buffer of buffers) gpu.forget(own(buffer))
-      if (!memory.release(buffers.map(own))) return
+      let destroyed = false
+      for (const buffer of buffers) destroyed = gpu.forget(own(buffer)) || destroyed
+      if (!memory.release(buffers.map(own)) && !destroyed) return
       recorder.forget()
       // A destroyed buffer's memory goes back at the next submit.
-      if (!state.lost()) device.queue.submit([])
+      device.queue.submit([])
     },
     write(buf, offset, data) {
       state.check()
@@ -118,13 +126,16 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     },
     parts: (positions, heads) => partsOf(gpu, positions, heads),
     allocated: () => memory.allocated(),
+    check: () => state.check(),
     async warm(verbs) {
+      state.check()
       try {
-        await pipelines.warm(verbs)
+        await state.guard(pipelines.warm(verbs))
       } catch (error) {
-        await state.settle(error)
+        await state.settle()
         throw error
       }
+      state.check()
     },
     flush() {
       state.check()
@@ -145,55 +156,4 @@ function describe(device: GPUDevice, fallback: boolean): string {
   const info = device.adapterInfo
   const name = info ? [info.vendor, info.architecture, info.description || info.device].filter(Boolean).join(' ') : ''
   return `${name || 'a WebGPU device'}${fallback ? ', software' : ''}`
-}
-
-/** What has gone wrong with a device so far. */
-export interface DeviceState {
-  lost(): boolean
-  /** Throws `device_lost`, or the first error that no scope caught. */
-  check(cause?: unknown): void
-  /** Waits until a loss that is under way has been told, then checks. */
-  settle(cause?: unknown): Promise<void>
-  readonly loss: Promise<GPUDeviceLostInfo>
-  /** Stops listening to the device, which may outlive the backend. */
-  leave(): void
-}
-
-function watch(device: GPUDevice): DeviceState {
-  let loss: ParisError | undefined
-  let failure: GPUError | undefined
-  const told = device.lost.then((info) => {
-    loss = new ParisError('device_lost', {
-      where: 'webgpu',
-      got: `a lost device (${info.reason || 'unknown'}: ${info.message})`,
-      want: 'a live device',
-      fix: 'Dispose the engine and create it again; what was on the device is gone.',
-    })
-    return info
-  })
-  const onError = (event: GPUUncapturedErrorEvent) => {
-    failure ??= event.error
-    if (failure.constructor.name === 'GPUOutOfMemoryError')
-      loss ??= new ParisError('out_of_memory', {
-        where: 'webgpu',
-        got: `working memory that the device did not have (${failure.message})`,
-        want: 'a few MiB beside the buffers',
-        fix: 'Dispose the engine and open it with less capacity.',
-      })
-  }
-  device.addEventListener?.('uncapturederror', onError)
-  const check = (cause?: unknown) => {
-    if (loss) throw loss
-    if (failure) throw new Error(`WebGPU refused a command: ${failure.message}`, { cause })
-  }
-  return {
-    lost: () => loss !== undefined,
-    check,
-    async settle(cause) {
-      await Promise.race([told, new Promise((resolve) => setTimeout(resolve, 50))])
-      check(cause)
-    },
-    loss: told,
-    leave: () => device.removeEventListener?.('uncapturederror', onError),
-  }
 }

@@ -61,6 +61,8 @@ type Checked = CheckedAppend & { readonly state: SessionState; readonly layer: n
 
 async function appendChecked(calls: readonly Checked[], where: string, options: CallOptions): Promise<void> {
   throwIfAborted(options.signal, where)
+  const backend = calls[0]?.state.backend
+  backend?.check?.()
   checkAllRoom(calls, where)
   checkStores(calls, where)
   await rollingBack(calls, async () => {
@@ -75,6 +77,7 @@ async function appendChecked(calls: readonly Checked[], where: string, options: 
         done += to - from
         await pace.step(done)
       }
+    backend?.check?.()
   })
   for (const { state } of calls) state.calls.append++
 }

@@ -64,8 +64,13 @@ export function encodePrefill(call: Recording, input: GpuKeysValues & GpuAttenti
   const { config, backend, calls } = call.state
   const { tokens } = input
   const { dtype, bufs } = checkKeysValues(call, input, attentionBuffers(call.state, input, tokens))
-  const { kvHeads: heads, group, queryHeads } = config.shape
-  const { device } = open.recorder
+  const { kvHeads: heads, group, queryHeads, headDim } = config.shape
+  const { device, reach } = open.recorder
+  const wide = group * tokens * headDim * 4
+  if (wide > reach) {
+    const parts = { where: `${call.where}(queries)`, got: `${wide} bytes a KV head`, want: `at most ${reach}` }
+    throw new ParisError('bad_shape', { ...parts, fix: 'Cut the prompt: one binding of this device holds no more.' })
+  }
   let spare: GPUBuffer | undefined
   /** The kernel always writes lse: what nobody asked for goes to memory that lasts as long as the recording. */
   const spareLse = () => {

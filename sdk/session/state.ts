@@ -92,10 +92,13 @@ export class SessionState {
     return { rows, summary, scratch, total: rows + summary + scratch }
   }
 
-  /** Runs a task in call order. @throws ParisError `disposed` */
+  /** Runs a task in call order. @throws ParisError `disposed`, `device_lost` */
   run<T>(where: string, task: () => Promise<T>): Promise<T> {
     if (this.disposed) return Promise.reject(disposedError(where))
-    return this.queue.run(task)
+    return this.queue.run(async () => {
+      this.backend.check?.()
+      return task()
+    })
   }
 
   /** @throws ParisError `bad_layer` */

@@ -57,6 +57,7 @@ export async function attendAll(
     calls.map(({ state }) => state.queue),
     async () => {
       throwIfAborted(signal, where)
+      calls[0]?.state.backend.check?.()
       for (const { state, layer, queries } of checked) {
         await checkRefused(state, where)
         await checkProducts(state, layer, queries, where)
@@ -103,9 +104,11 @@ async function attendRound(round: readonly Checked[], results: AttendResult[]): 
   await Promise.all(
     open.map(async ({ call }, i) => {
       const { queryHeads, headDim } = call.state.config.shape
-      const output = backend.read(attended[i].output, 0, queryHeads * headDim * 4)
-      const lse = backend.read(attended[i].lse, 0, queryHeads * 4)
-      results[call.index] = { output: f32View(await output), lse: f32View(await lse) }
+      const [output, lse] = await Promise.all([
+        backend.read(attended[i].output, 0, queryHeads * headDim * 4),
+        backend.read(attended[i].lse, 0, queryHeads * 4),
+      ])
+      results[call.index] = { output: f32View(output), lse: f32View(lse) }
       call.state.calls.attend++
     }),
   )

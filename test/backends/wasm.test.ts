@@ -1,12 +1,16 @@
-import { mkdtempSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterEach, describe, expect, it, vi } from 'vitest'
+import { openEngine } from '../../adapters/candidates.ts'
 import type { Buf } from '../../sdk/backend.ts'
 import { createWasmBackend } from '../../sdk/backends/wasm.ts'
+import { f32ToBf16 } from '../../sdk/dtype.ts'
+import { Engine } from '../../sdk/engine.ts'
 import { BackendUnavailable, ParisError } from '../../sdk/errors.ts'
 import { buildKernels, compileKernels, kernelBytes } from '../support/kernels-wasm.ts'
+import { feed, options, queriesAt, rows, sequence } from '../support/sessions.ts'
 
 const MiB = 2 ** 20
 const module = compileKernels()
@@ -19,8 +23,12 @@ describe('the module', () => {
 
   it('is reproducible to the byte', { timeout: 60_000 }, () => {
     const folder = pathToFileURL(`${mkdtempSync(join(tmpdir(), 'kernels-'))}/`)
-    buildKernels(new URL('kernels.wasm', folder))
-    expect(readFileSync(new URL('kernels.wasm', folder)).equals(kernelBytes())).toBe(true)
+    try {
+      buildKernels(new URL('kernels.wasm', folder))
+      expect(readFileSync(new URL('kernels.wasm', folder)).equals(kernelBytes())).toBe(true)
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
   })
 })
 
@@ -29,6 +37,18 @@ describe('where it cannot run', () => {
     vi.spyOn(WebAssembly, 'validate').mockReturnValue(false)
     expect(() => createWasmBackend(module)).toThrow(BackendUnavailable)
     expect(() => createWasmBackend(module)).toThrow(/no WebAssembly SIMD/)
+  })
+
+  it('says so before the module is loaded, which would fail too', async () => {
+    vi.spyOn(WebAssembly, 'validate').mockReturnValue(false)
+    const wasm = vi.fn(async () => module)
+    await expect(openEngine({ wasm }, { device: 'wasm' })).rejects.toThrow(/no WebAssembly SIMD/)
+    expect(wasm).not.toHaveBeenCalled()
+    const engine = await openEngine({ wasm }, {})
+    expect(engine.info.passedOver).toContainEqual({
+      name: 'wasm',
+      reason: expect.stringMatching(/no WebAssembly SIMD/),
+    })
   })
 
   it('says that WebAssembly is missing', () => {
@@ -137,6 +157,37 @@ describe('linear memory', () => {
     expect([...best]).toEqual([1023, 1022, 1021, 1020, 1019, 1018, 1017, 1016, 1015, 1014])
   })
 
+  for (const coarse of ['signs', 'collision'] as const)
+    it(`runs a whole session there with the same bytes, ${coarse}`, async () => {
+      const results = async (ballast: number) => {
+        const backend = createWasmBackend(module)
+        await backend.alloc(requests(ballast))
+        const engine = new Engine(backend)
+        const seq = sequence(5, 400, { kvHeads: 2, queryHeads: 6, headDim: 40 })
+        const policy = { coarse, group: 'max', normWeighted: coarse === 'signs', beta: 0.2 } as const
+        const config = options({ queryHeads: 6, headDim: 40, store: 'f16' }, policy)
+        const session = await engine.createSession(config)
+        const prompt = await session.prefill(0, { ...rows(seq, 0, 100), queries: seq.queries.slice(0, 6 * 100 * 40) })
+        await feed(session, seq, 100, 400, 7)
+        const queries = queriesAt(seq, 399)
+        return {
+          prompt,
+          step: await session.attend(0, { queries }),
+          found: await session.retrieve(0, { queries, k: 20 }),
+        }
+      }
+      expect(await results(2.25 * 2 ** 30)).toEqual(await results(0))
+    })
+
+  it('lets scratch go where it stands between an allocation and its room', async () => {
+    const backend = createWasmBackend(module, { maxBytes: 8 * MiB })
+    const [low] = await backend.alloc(requests(4 * MiB))
+    const [values, top] = await backend.alloc(requests(4096, 4096))
+    backend.topk([{ values, ids: null, heads: 1, count: 1024, k: 1024, topIds: top, topValues: top }])
+    backend.free([low, values, top])
+    await expect(backend.alloc(requests(7.5 * MiB))).resolves.toHaveLength(1)
+  })
+
   it('refuses scratch beyond the cap and goes on', async () => {
     const backend = createWasmBackend(module, { maxBytes: 2 * MiB })
     const [values, topIds] = await backend.alloc(requests(800_000, 800_000))
@@ -181,4 +232,31 @@ describe('select over more keys than 16 bits number', () => {
         const got = new Uint32Array((await backend.read(ids, 0, candidates * 4)).buffer)
         expect(got).toEqual(order.slice(0, candidates).sort())
       })
+})
+
+describe('exact products', () => {
+  it('of equal rows are equal wherever they stand, listed or not, whatever their type', async () => {
+    const backend = createWasmBackend(module)
+    const d = 56
+    const count = 7
+    const row = Float32Array.from({ length: d }, (_, j) => Math.round(Math.sin(j) * 128) / 128)
+    const query = Float32Array.from({ length: d }, (_, j) => Math.cos(j * j))
+    const sizes = [count * d * 4, count * d * 2, d * 4, count * 4, count * 4]
+    const [f32, bf16, chosen, ids, estimates] = await backend.alloc(
+      sizes.map((size) => ({ label: 'part', bytes: size })),
+    )
+    const all = Float32Array.from({ length: count * d }, (_, i) => row[i % d])
+    backend.write(f32, 0, bytes(all))
+    backend.write(bf16, 0, bytes(Uint16Array.from(all, (x) => f32ToBf16(x))))
+    backend.write(chosen, 0, bytes(query))
+    backend.write(ids, 0, bytes(Uint32Array.of(0, 1, 2, 3, 4, 5, 6)))
+    const seen = new Set<number>()
+    for (const stored of [{ buf: f32, dtype: 'f32' } as const, { buf: bf16, dtype: 'bf16' } as const])
+      for (const list of [null, ids]) {
+        const source = { rows: { ...stored, cap: count, d }, base: 0, chosen, scale: 1 }
+        backend.rerank([{ source, heads: 1, choosers: 1, ids: list, count, estimates }])
+        for (const x of new Float32Array((await backend.read(estimates, 0, count * 4)).buffer)) seen.add(x)
+      }
+    expect(seen.size).toBe(1)
+  })
 })

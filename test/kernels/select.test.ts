@@ -56,6 +56,14 @@ onEveryBackend('select', (backend) => {
         await check(draws(count, 3, bounds, bounds === VOTES ? 48 : 200), C, bounds)
   })
 
+  it('keeps its order over many chunks and tiles', async () => {
+    for (const [count, C] of [
+      [20_000, 1_000],
+      [70_001, 3_500],
+    ])
+      await check(draws(count, 2, SIGNS), C, SIGNS)
+  })
+
   it('gives ties to the lower index', async () => {
     for (const C of [1, 2, 100, 776, 777]) {
       await check([new Array(777).fill(4), new Array(777).fill(-6)], C, SIGNS)

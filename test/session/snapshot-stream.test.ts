@@ -7,6 +7,7 @@ import {
   bytesOf,
   expectSameState,
   feed,
+  joined,
   options,
   refused,
   sequence,
@@ -39,7 +40,7 @@ onEveryBackend('snapshot stream', (backend) => {
     }
     await pending
     expect(session.length()).toBeGreaterThan(200)
-    expectSame(Buffer.concat(chunks), want, 'file')
+    expectSame(joined(chunks), want, 'file')
     await expectSameState(await engine().restore(streamOf(want)), await open())
   })
 
@@ -54,7 +55,7 @@ onEveryBackend('snapshot stream', (backend) => {
     await feed(session, growing, 150, 260)
     await session.truncate(151)
     reader.releaseLock()
-    expectSame(Buffer.concat([first.value ?? new Uint8Array(0), await bytesOf(stream)]), want, 'file')
+    expectSame(joined([first.value ?? new Uint8Array(0), await bytesOf(stream)]), want, 'file')
   })
 
   it.each(['truncation', 'dispose'])('breaks with snapshot_stale on a %s below it', async (kind) => {

@@ -78,5 +78,6 @@ onEveryBackend('views that are not what they seem', (backend) => {
       expect(() => backend().write(a, 32, new Uint8Array(64).fill(9))).toThrow(RangeError)
     expect([...(await backend().read(b, 0, 64))]).toEqual(Array(64).fill(0))
     backend().free([a, b])
+    if (backend().name === 'wasm') expect(() => backend().write(a, 0, new Uint8Array(4))).toThrow('freed')
   })
 })

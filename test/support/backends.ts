@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import type { Backend } from '../../sdk/backend.ts'
 import { createReferenceBackend } from '../../sdk/backends/reference.ts'
 import { createWasmBackend } from '../../sdk/backends/wasm.ts'
+import { BackendUnavailable } from '../../sdk/errors.ts'
 import { shareWebgpu } from './gpu.ts'
 import { compileKernels } from './kernels-wasm.ts'
 
@@ -63,7 +64,8 @@ const available = await Promise.all(
       probe.dispose()
       return { name, open, software, reason: '' }
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error)
+      if (!(error instanceof BackendUnavailable)) throw error
+      const reason = error.message
       console.log(`${name}: skipped, ${reason}`)
       return { name, open: undefined, software: false, reason }
     }

@@ -2,8 +2,8 @@ import { JestAsymmetricMatchers, JestChaiExpect, JestExtend } from '@vitest/expe
 import * as chai from 'chai'
 
 /*
- * As much of vitest as the suites need, for machines that have Node and a GPU but no packages: test/bench/gpu-suite.ts
- * bundles suites with this in vitest's place. The assertions are vitest's own.
+ * As much of vitest as the suites need, for places that vitest does not reach: browsers, and machines that have Node and a
+ * GPU but no packages. The suites are bundled with this in its place; the assertions are vitest's own.
  */
 
 type Body = () => unknown
@@ -51,12 +51,14 @@ function addGroup(name: string, a: unknown, b?: unknown): void {
   current = outer
 }
 
-const skip = (name: string) => void current.entries.push({ name })
+const skipOne = (name: string) => void current.entries.push({ name })
+const skip = Object.assign(skipOne, { each: (_cases: readonly unknown[]) => skipOne })
+const run = Object.assign(addTest, { each: eachOf(addTest) })
 export const it = Object.assign(addTest, {
   each: eachOf(addTest),
   skip,
-  skipIf: (condition: unknown) => (condition ? skip : addTest),
-  runIf: (condition: unknown) => (condition ? addTest : skip),
+  skipIf: (condition: unknown) => (condition ? skip : run),
+  runIf: (condition: unknown) => (condition ? run : skip),
 })
 export const test = it
 export const describe = Object.assign(addGroup, { each: eachOf(addGroup), skip })
@@ -65,6 +67,7 @@ export const afterAll = (body: Body) => void current.after.push(body)
 export const afterEach = (body: Body) => void current.afterEach.push(body)
 export const vi = new Proxy({}, { get: () => () => expect.fail('vi is not here') })
 
+let announce = (_name: string): void => {}
 const counts = { passed: 0, failed: 0, skipped: 0 }
 
 async function runGroup(group: Group, path: string, hooks: readonly Body[]): Promise<void> {
@@ -80,6 +83,7 @@ async function runGroup(group: Group, path: string, hooks: readonly Body[]): Pro
 }
 
 async function runTest(body: Body, where: string, hooks: readonly Body[]): Promise<void> {
+  announce(where)
   try {
     await body()
     counts.passed++
@@ -91,10 +95,14 @@ async function runTest(body: Body, where: string, hooks: readonly Body[]): Promi
   }
 }
 
-/** Runs everything that was registered; prints a line of counts. */
-export async function runAll(): Promise<void> {
+/**
+ * Runs everything that was registered; prints a line of counts.
+ * @param onTest called with the name of each test before it starts
+ */
+export async function runAll(onTest: (name: string) => void = () => {}): Promise<Readonly<typeof counts>> {
+  announce = onTest
   await runGroup(root, '', [])
   const { passed, failed, skipped } = counts
   console.log(`${passed} passed, ${failed} failed, ${skipped} skipped`)
-  if (failed > 0) process.exitCode = 1
+  return counts
 }

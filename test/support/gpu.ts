@@ -1,31 +1,6 @@
-import { existsSync } from 'node:fs'
-import { create } from 'webgpu'
 import { createWebgpuBackend, type WebgpuBackend, type WebgpuOptions } from '../../sdk/backends/webgpu.ts'
 import { BackendUnavailable } from '../../sdk/errors.ts'
-import { useSwiftShader } from './swiftshader.ts'
-
-interface Dawn {
-  readonly gpu: GPU
-  readonly devices: Set<GPUDevice>
-}
-
-/** The instance must live as long as the process, and devices must be gone before it ends. */
-function dawn(): Dawn {
-  const pinned = globalThis as { [key: symbol]: Dawn | undefined }
-  const key = Symbol.for('pariskv.dawn')
-  const known = pinned[key]
-  if (known) return known
-  const real = ['/dev/nvidia0', '/dev/dri', '/dev/dxg'].some((path) => existsSync(path))
-  const told = process.env.VK_DRIVER_FILES ?? process.env.VK_ICD_FILENAMES
-  // A parent process that uses the software GPU hands its variable down, but not the loaded library.
-  if (!real && (!told || told.includes('pariskv-swiftshader'))) useSwiftShader()
-  const made: Dawn = { gpu: create(['enable-dawn-features=vulkan_enable_f16_on_nvidia']), devices: new Set() }
-  pinned[key] = made
-  process.once('exit', () => {
-    for (const device of made.devices) device.destroy()
-  })
-  return made
-}
+import { gpuSource } from './gpu-source.ts'
 
 export interface DeviceChoice {
   /** WebGPU's default limits instead of the adapter's. */
@@ -36,7 +11,7 @@ export interface DeviceChoice {
 
 /** A real GPU where the machine has one, the software GPU elsewhere. */
 export async function openDevice(choice: DeviceChoice = {}): Promise<GPUDevice> {
-  const { gpu, devices } = dawn()
+  const { gpu, devices } = await gpuSource()
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' })
   if (!adapter) throw new BackendUnavailable('webgpu', 'no adapter', 'Run npm ci, which brings a software GPU.')
   const wanted = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
@@ -61,7 +36,7 @@ export async function openDevice(choice: DeviceChoice = {}): Promise<GPUDevice> 
 let shared: Promise<GPUDevice> | undefined
 
 /** The one device of this process. While a pipeline lives, the device gives it again instead of compiling it again. */
-function sharedDevice(): Promise<GPUDevice> {
+export function sharedDevice(): Promise<GPUDevice> {
   shared ??= openDevice().then((device) => {
     const alive: GPUComputePipeline[] = []
     const create = device.createComputePipeline.bind(device)

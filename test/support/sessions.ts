@@ -61,10 +61,8 @@ export async function feed(session: Session, seq: Sequence, from: number, to: nu
   for (let at = from; at < to; at += chunk) await session.append(layer, rows(seq, at, Math.min(to, at + chunk)))
 }
 
-/** A whole stream. */
-export async function bytesOf(stream: ReadableStream<Uint8Array>): Promise<Uint8Array> {
-  const chunks: Uint8Array[] = []
-  for await (const chunk of stream as unknown as AsyncIterable<Uint8Array>) chunks.push(chunk)
+/** Chunks as one. */
+export function joined(chunks: readonly Uint8Array[]): Uint8Array {
   const out = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0))
   let at = 0
   for (const chunk of chunks) {
@@ -72,6 +70,13 @@ export async function bytesOf(stream: ReadableStream<Uint8Array>): Promise<Uint8
     at += chunk.length
   }
   return out
+}
+
+/** A whole stream. */
+export async function bytesOf(stream: ReadableStream<Uint8Array>): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = []
+  for await (const chunk of stream as unknown as AsyncIterable<Uint8Array>) chunks.push(chunk)
+  return joined(chunks)
 }
 
 export const snapshotOf = (session: Session) => bytesOf(session.snapshot())
