@@ -26,7 +26,8 @@ export class Scratch {
     }
     let room = this.current
     if (!room || room.at + size > room.slab.size) {
-      const step = align(Math.min(STEP, this.memory.spare(size) / 4))
+      // A batch runs as one dispatch only where its working memory lies in one slab: some of what is held is worth that.
+      const step = align(Math.min(STEP, Math.max(this.memory.spare(size) / 4, this.memory.allocated() / 128)))
       const slab = newSlab(this.device, 'scratch', Math.max(size, step))
       this.memory.hold(slab.size)
       this.all.add(slab)
