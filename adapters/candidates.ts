@@ -8,6 +8,7 @@ import {
   createWebgpuBackend,
   type Device,
   Engine,
+  ParisError,
 } from '../sdk/index.ts'
 
 /** Options of `createEngine`. */
@@ -53,7 +54,13 @@ async function loadWasm(runtime: Runtime): Promise<WebAssembly.Module> {
 
 /** @param auto passes over a software GPU, which is slower than Wasm; asking for webgpu by name takes it */
 async function openWebgpu(runtime: Runtime, given: GPUDevice | undefined, auto: boolean) {
-  if (given) return createWebgpuBackend(given)
+  if (given !== undefined && given !== null) {
+    const { createBuffer, lost } = given as { createBuffer?: unknown; lost?: { then?: unknown } }
+    if (typeof createBuffer === 'function' && typeof lost?.then === 'function') return createWebgpuBackend(given)
+    const got = Object.prototype.toString.call(given).slice(8, -1)
+    const fix = 'Hand in what adapter.requestDevice() gave, or leave gpu out.'
+    throw new ParisError('bad_config', { where: 'createEngine: gpu', got, want: 'a GPUDevice', fix })
+  }
   const fix = "Use a machine with a GPU and its driver, or device: 'wasm'."
   if (!runtime.gpu) throw new BackendUnavailable('webgpu', 'this runtime has no WebGPU', fix)
   const adapter = await (await runtime.gpu()).requestAdapter({ powerPreference: 'high-performance' })
@@ -71,7 +78,7 @@ async function openWebgpu(runtime: Runtime, given: GPUDevice | undefined, auto: 
 
 const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
 
-/** A device with the adapter's own limits and the features that the kernels can use. */
+/** A device with the adapter's own limits, and features for what a caller records beside the kernels, which need none. */
 export async function openDevice(adapter: GPUAdapter): Promise<GPUDevice> {
   const { limits } = adapter
   return adapter.requestDevice({

@@ -1,10 +1,10 @@
 // attend: queries [Hq, d] f32 and positions (first range, ids, second range) of K and V rows -> partials [parts, Hq, d + 2].
 // One workgroup takes one run of positions and up to GQ queries of one head, so that a row is read once for all of them.
-// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup memory,
-// eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every slot keeps a maximum of its own over its rows; V is
-// accumulated in registers and added over the slots at the end, in slot order. Scores are in base 2 inside (scale · log2 e),
-// the written maximum is natural. An empty part: 0, -Inf (bits given by the host), 0. Moves each K and V row once: 512 bytes
-// a position and head at d 128 and 16 bits.
+// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup
+// memory, eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every
+// slot keeps a maximum of its own over its rows; V is accumulated in registers and added over the slots at the end, in slot
+// order. Scores are in base 2 inside (scale · log2 e), the written maximum is natural. An empty part: 0, -Inf (bits given
+// by the host), 0. Moves each K and V row once: 512 bytes a position and head at d 128 and 16 bits.
 const LANES = D / 8u;
 const SLOTS = WG / LANES;
 const TILE = 2u * SLOTS;
@@ -14,7 +14,8 @@ const LOW = -3.0e38;
 const KU = select(1u, 2u, KEY_DTYPE == 0u);
 const VU = select(1u, 2u, VALUE_DTYPE == 0u);
 var<workgroup> part: array<f32, max(SLOTS * PITCH, 8u * WG)>;
-var<workgroup> sums: array<vec4<f32>, SLOTS * HALVES * 2u>;
+// Scalars: two threads must not write components of one vector.
+var<workgroup> sums: array<f32, SLOTS * HALVES * 8u>;
 var<workgroup> ends: array<vec4<f32>, SLOTS>;
 
 fn positionAt(i: u32, h: u32, job: Job) -> u32 {
@@ -65,6 +66,7 @@ fn query(g: u32, h: u32, c: u32, job: Job) -> EightF {
   let f = job.scale * 1.4426950408889634;
   return EightF(queries[at] * f, queries[at + 1u] * f);
 }
+fn fourSums(at: u32) -> vec4<f32> { return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]); }
 fn inner(q: EightF, k: EightF) -> f32 { return dot(q.a, k.a) + dot(q.b, k.b); }
 
 @compute @workgroup_size(WG)
@@ -108,14 +110,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var v = c % 8u; v < 8u; v += LANES) {
       var sum = 0.0;
       for (var k = 0u; k < min(8u, LANES); k++) { sum += part[slot * PITCH + v * (LANES + 1u) + c / 8u * 8u + k]; }
-      sums[(slot * HALVES + c / 8u) * 2u + v / 4u][v % 4u] = sum;
+      sums[(slot * HALVES + c / 8u) * 8u + v] = sum;
     }
     workgroupBarrier();
-    var s0 = sums[slot * HALVES * 2u];
-    var s1 = sums[slot * HALVES * 2u + 1u];
+    var s0 = fourSums(slot * HALVES * 8u);
+    var s1 = fourSums(slot * HALVES * 8u + 4u);
     for (var k = 1u; k < HALVES; k++) {
-      s0 += sums[(slot * HALVES + k) * 2u];
-      s1 += sums[(slot * HALVES + k) * 2u + 1u];
+      s0 += fourSums((slot * HALVES + k) * 8u);
+      s1 += fourSums((slot * HALVES + k) * 8u + 4u);
     }
     var have0 = tile + slot < end;
     var have1 = tile + slot + SLOTS < end;

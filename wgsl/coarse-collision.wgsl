@@ -22,6 +22,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let job = jobs[wid.z];
   let h = headOf(wid, job);
   let cb = blockOf(wid, job);
+  if (cb >= CHOOSERS * B) { return; }
   let at = job.at_y + h * CHOOSERS * D + cb * 8u;
   let mine = entry(id & 15u, at) + entry(id >> 4u, at + 4u);
   scores[id] = mine;

@@ -1,8 +1,8 @@
 // coarse-signs: sign plane [H, zone, S words], t [H, Gc, D] i8 -> scores [H, stride] i16, two a word.
 // Σ s_j t_j = Σ_p 2^p (2 |agree ∧ plane_p| - |plane_p|) with the four bit planes of |t|: integers, equal to the bit.
-// One thread two pairs of neighbouring keys at a time, a workgroup one chunk of a head; the histogram that select needs is
-// counted on the way.
-// Moves 16 bytes a key (D 128) and writes 2.
+// The maximum over choosers; with NORMS, (score · n8) >> 8, arithmetic. One thread two pairs of neighbouring keys at a time,
+// a workgroup one chunk of a head; the histogram that select needs is counted on the way. At an odd count the last word's
+// upper half is padding: written, not counted. Moves 16 bytes a key (D 128), 17 with NORMS, and writes 2.
 //! program coarse-signs uses histogram
 const W = (D + 31u) / 32u;
 const NW = max(1u, W / 4u);

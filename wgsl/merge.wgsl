@@ -1,6 +1,7 @@
 // merge: partials [parts, Hq, d + 2] f32 -> output [Hq, d], lse [Hq], natural logarithm.
 // One workgroup 32 coordinates of a query head, 8 slices of the parts, each in part order, then the slices in order. A part
-// whose sum is 0 is empty and not looked at; nothing at all gives output 0 and lse -Inf (bits given by the host).
+// whose sum is 0 is empty and counts for nothing; nothing at all gives output 0 and lse -Inf (bits given by the host).
+// Moves the partials once, and their last two words once more for every 32 coordinates.
 var<workgroup> tree: array<f32, 256>;
 var<workgroup> factors: array<f32, 256>;
 

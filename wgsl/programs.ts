@@ -1,6 +1,6 @@
 import { SOURCES } from './sources.ts'
 
-/** Element types of a storage binding and their bytes. `Word` is what a key's sign plane is read by. */
+/** Element types of a storage binding and their bytes. `Word` is what a key's planes and weights are read by. */
 const ELEMENTS = {
   u32: 4,
   f32: 4,
@@ -49,7 +49,7 @@ export const PROGRAMS = {
     { queries: 'f32', signs: 'u32', 'chosen!': 'f32', 'y!': 'f32', 'scales!': 'f32', 't!': 'u32' },
     ['unit: f32'],
   ),
-  // x = ⌈count + at mod 4 / (256 / B)⌉
+  // x = ⌈(count + at mod 4) / (256 / B)⌉
   encode: program(
     'encode',
     {
@@ -81,7 +81,7 @@ export const PROGRAMS = {
   ]),
   // x = 1
   'norm-raise': program('encode', { 'normExp!': 'i32', 'need!': 'i32' }, []),
-  // x = chunks of a head, for this and the next five
+  // x = chunks of a head, for this and the next four
   'coarse-signs': program(
     'coarse-signs',
     { sign_words: 'Word', t: 'u32', norms: 'u32', 'scores!': 'u32', 'scratch!': 'atomic<u32>' },
@@ -170,7 +170,7 @@ export const PROGRAMS = {
       'hi',
     ],
   ),
-  // x = 1, y = Hq
+  // x = ⌈d / 32⌉, y = Hq
   merge: program('merge', { partials: 'f32', 'output!': 'f32', 'lse!': 'u32' }, ['parts', 'heads', 'minusInf']),
   // x = ⌈T · G / 64⌉
   dense: program(
@@ -181,7 +181,7 @@ export const PROGRAMS = {
 } as const satisfies Record<string, Program>
 export type ProgramName = keyof typeof PROGRAMS
 
-/** Bytes of one element of each binding; the sign word has 4, 8 or 16. */
+/** Bytes of one element of each binding; a `Word` has 4, 8 or 16. */
 export function elementBytes(name: ProgramName, spec: Spec): number[] {
   return Object.values<Element>(PROGRAMS[name].bindings).map((e) => ELEMENTS[e] || 4 * wordOf(spec))
 }

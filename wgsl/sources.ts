@@ -2,11 +2,11 @@
 export const SOURCES = {
   attend: `// attend: queries [Hq, d] f32 and positions (first range, ids, second range) of K and V rows -> partials [parts, Hq, d + 2].
 // One workgroup takes one run of positions and up to GQ queries of one head, so that a row is read once for all of them.
-// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup memory,
-// eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every slot keeps a maximum of its own over its rows; V is
-// accumulated in registers and added over the slots at the end, in slot order. Scores are in base 2 inside (scale · log2 e),
-// the written maximum is natural. An empty part: 0, -Inf (bits given by the host), 0. Moves each K and V row once: 512 bytes
-// a position and head at d 128 and 16 bits.
+// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup
+// memory, eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every
+// slot keeps a maximum of its own over its rows; V is accumulated in registers and added over the slots at the end, in slot
+// order. Scores are in base 2 inside (scale · log2 e), the written maximum is natural. An empty part: 0, -Inf (bits given
+// by the host), 0. Moves each K and V row once: 512 bytes a position and head at d 128 and 16 bits.
 const LANES = D / 8u;
 const SLOTS = WG / LANES;
 const TILE = 2u * SLOTS;
@@ -16,7 +16,8 @@ const LOW = -3.0e38;
 const KU = select(1u, 2u, KEY_DTYPE == 0u);
 const VU = select(1u, 2u, VALUE_DTYPE == 0u);
 var<workgroup> part: array<f32, max(SLOTS * PITCH, 8u * WG)>;
-var<workgroup> sums: array<vec4<f32>, SLOTS * HALVES * 2u>;
+// Scalars: two threads must not write components of one vector.
+var<workgroup> sums: array<f32, SLOTS * HALVES * 8u>;
 var<workgroup> ends: array<vec4<f32>, SLOTS>;
 
 fn positionAt(i: u32, h: u32, job: Job) -> u32 {
@@ -67,6 +68,7 @@ fn query(g: u32, h: u32, c: u32, job: Job) -> EightF {
   let f = job.scale * 1.4426950408889634;
   return EightF(queries[at] * f, queries[at + 1u] * f);
 }
+fn fourSums(at: u32) -> vec4<f32> { return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]); }
 fn inner(q: EightF, k: EightF) -> f32 { return dot(q.a, k.a) + dot(q.b, k.b); }
 
 @compute @workgroup_size(WG)
@@ -110,14 +112,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var v = c % 8u; v < 8u; v += LANES) {
       var sum = 0.0;
       for (var k = 0u; k < min(8u, LANES); k++) { sum += part[slot * PITCH + v * (LANES + 1u) + c / 8u * 8u + k]; }
-      sums[(slot * HALVES + c / 8u) * 2u + v / 4u][v % 4u] = sum;
+      sums[(slot * HALVES + c / 8u) * 8u + v] = sum;
     }
     workgroupBarrier();
-    var s0 = sums[slot * HALVES * 2u];
-    var s1 = sums[slot * HALVES * 2u + 1u];
+    var s0 = fourSums(slot * HALVES * 8u);
+    var s1 = fourSums(slot * HALVES * 8u + 4u);
     for (var k = 1u; k < HALVES; k++) {
-      s0 += sums[(slot * HALVES + k) * 2u];
-      s1 += sums[(slot * HALVES + k) * 2u + 1u];
+      s0 += fourSums((slot * HALVES + k) * 8u);
+      s1 += fourSums((slot * HALVES + k) * 8u + 4u);
     }
     var have0 = tile + slot < end;
     var have1 = tile + slot + SLOTS < end;
@@ -216,6 +218,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let job = jobs[wid.z];
   let h = headOf(wid, job);
   let cb = blockOf(wid, job);
+  if (cb >= CHOOSERS * B) { return; }
   let at = job.at_y + h * CHOOSERS * D + cb * 8u;
   let mine = entry(id & 15u, at) + entry(id >> 4u, at + 4u);
   scores[id] = mine;
@@ -287,9 +290,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 `,
   'coarse-signs': `// coarse-signs: sign plane [H, zone, S words], t [H, Gc, D] i8 -> scores [H, stride] i16, two a word.
 // Σ s_j t_j = Σ_p 2^p (2 |agree ∧ plane_p| - |plane_p|) with the four bit planes of |t|: integers, equal to the bit.
-// One thread two pairs of neighbouring keys at a time, a workgroup one chunk of a head; the histogram that select needs is
-// counted on the way.
-// Moves 16 bytes a key (D 128) and writes 2.
+// The maximum over choosers; with NORMS, (score · n8) >> 8, arithmetic. One thread two pairs of neighbouring keys at a time,
+// a workgroup one chunk of a head; the histogram that select needs is counted on the way. At an odd count the last word's
+// upper half is padding: written, not counted. Moves 16 bytes a key (D 128), 17 with NORMS, and writes 2.
 //! program coarse-signs uses histogram
 const W = (D + 31u) / 32u;
 const NW = max(1u, W / 4u);
@@ -814,7 +817,8 @@ fn flush(lid: u32, at: u32) {
 `,
   merge: `// merge: partials [parts, Hq, d + 2] f32 -> output [Hq, d], lse [Hq], natural logarithm.
 // One workgroup 32 coordinates of a query head, 8 slices of the parts, each in part order, then the slices in order. A part
-// whose sum is 0 is empty and not looked at; nothing at all gives output 0 and lse -Inf (bits given by the host).
+// whose sum is 0 is empty and counts for nothing; nothing at all gives output 0 and lse -Inf (bits given by the host).
+// Moves the partials once, and their last two words once more for every 32 coordinates.
 var<workgroup> tree: array<f32, 256>;
 var<workgroup> factors: array<f32, 256>;
 
@@ -1472,11 +1476,11 @@ const PASSES = (32u + RADIX - 1u) / RADIX;
 var<workgroup> buckets: array<atomic<u32>, BUCKETS>;
 var<workgroup> sums: array<u32, WG>;
 var<workgroup> survivors: array<vec2<u32>, SORT>;
+// A bucket, what is still to be found in it, and how many it holds; or one number for all threads.
 var<workgroup> found: vec3<u32>;
 var<workgroup> taken: atomic<u32>;
 var<workgroup> few: array<vec2<u32>, FEW>;
 var<workgroup> ranks: array<atomic<u32>, FEW>;
-
 var<workgroup> extremes: array<vec2<u32>, 32>;
 
 // A lower bound on the K-th greatest of one key a thread (the first \`count\` have one), close below it: 256 equal steps

@@ -20,11 +20,11 @@ const PASSES = (32u + RADIX - 1u) / RADIX;
 var<workgroup> buckets: array<atomic<u32>, BUCKETS>;
 var<workgroup> sums: array<u32, WG>;
 var<workgroup> survivors: array<vec2<u32>, SORT>;
+// A bucket, what is still to be found in it, and how many it holds; or one number for all threads.
 var<workgroup> found: vec3<u32>;
 var<workgroup> taken: atomic<u32>;
 var<workgroup> few: array<vec2<u32>, FEW>;
 var<workgroup> ranks: array<atomic<u32>, FEW>;
-
 var<workgroup> extremes: array<vec2<u32>, 32>;
 
 // A lower bound on the K-th greatest of one key a thread (the first `count` have one), close below it: 256 equal steps

@@ -7,7 +7,7 @@ import type { GpuContext } from './webgpu-context.ts'
 import { inSegments, isSegment } from './webgpu-segments.ts'
 
 const MINUS_INF = 0xff800000
-/** Rows of one tile of `attend`: below that a workgroup has threads to spare. */
+/** Rows of one tile of `attend` at d 128, 16 to 64 at others: below that a workgroup has threads to spare. */
 const TILE = 32
 
 export function attend(gpu: GpuContext, jobs: readonly AttendJob[]): void {
@@ -73,7 +73,7 @@ export function partsOf(gpu: GpuContext, positions: number, heads: number): numb
 
 export function merge(gpu: GpuContext, jobs: readonly MergeJob[]): void {
   gpu.each('merge', jobs, ({ partials, parts, queryHeads, d, output, lse }) => ({
-    spec: { D: paddedDim(d), DIM: d },
+    spec: { DIM: d },
     task: {
       bind: [bind(partials), bind(output), bind(lse)],
       fields: [parts, queryHeads, MINUS_INF],

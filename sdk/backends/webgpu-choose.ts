@@ -49,6 +49,7 @@ function prepare(gpu: GpuContext, { scores, heads, count }: Scored, bins: Bins):
     return histogram
   }
   if (histogram.dirty) gpu.recorder.clear(histogram.buf)
+  histogram.unsure = histogram.dirty && gpu.recorder.recording !== 0
   histogram.dirty = true
   histogram.recording = gpu.recorder.recording
   histogram.ready = nameOf(bins, count, heads)
@@ -161,7 +162,7 @@ export function select(gpu: GpuContext, jobs: readonly SelectJob[]): void {
   })
   gpu.each('select-write', planned, ({ job, bins, histogram, chunk, range, fields, scores }) => {
     if (!gpu.recorder.collecting) {
-      histogram.dirty = histogram.recording !== gpu.recorder.recording
+      histogram.dirty = histogram.unsure || histogram.recording !== gpu.recorder.recording
       histogram.ready = undefined
     }
     const ids = bind(job.ids, job.candidates * 4)
@@ -176,7 +177,7 @@ export function topk(gpu: GpuContext, jobs: readonly TopkJob[]): void {
     const RADIX = gpu.shared >= 32768 ? 11 : 8
     const sort = 2 ** Math.max(1, Math.ceil(Math.log2(job.k)))
     const FEW = WG >= 256 && job.k * 4 <= WG ? 256 : 1
-    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + FEW * 13 + 64 <= gpu.shared ? sort : 1
+    const SORT = sort * 8 + (4 << RADIX) + WG * 4 + FEW * 12 + 320 <= gpu.shared ? sort : 1
     const spill = SORT > 1 ? gpu.sink : bind(gpu.spill(job.topIds as GpuBuf, job.heads * job.k * 8))
     const ids = job.ids ? bind(job.ids, job.count * 4) : gpu.none
     const fields = [job.count, job.k, job.ids ? 1 : 0]

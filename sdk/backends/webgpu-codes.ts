@@ -93,7 +93,7 @@ function normPass(gpu: GpuContext, jobs: readonly EncodeJob[]): void {
     const { norms, normExp, cap } = job.summary
     if (!norms || !normExp) return []
     const need = gpu.normNeed(normExp as GpuBuf, job.heads)
-    const spec = { D: job.rotation.D, DIM: job.rotation.d, DTYPE: DTYPES[job.keys.dtype] }
+    const spec = { DIM: job.rotation.d, DTYPE: DTYPES[job.keys.dtype] }
     return [{ ...job, spec, cap, need: bind(need), norms: bindKeys(norms, cap, 1), normExp: bind(normExp) }]
   })
   gpu.each('norm-need', tasks, ({ spec, keys, from, count, heads, need }) => {

@@ -17,6 +17,8 @@ export interface Histogram {
   noted?: string
   /** The recording that counted it. */
   recording: number
+  /** Was dirty when a caller's recording began with it, which may never run. */
+  unsure: boolean
 }
 
 /** What the kernels share: the recorder, private working memory, and stand-ins for absent buffers. */
@@ -82,7 +84,8 @@ export class GpuContext {
     const known = this.histograms.get(scores)
     if (known && known.words >= words) return known
     const { buf, dirty } = this.beside(scores, words * 4)
-    const fresh: Histogram = { buf, words, dirty, ready: undefined, recording: 0 }
+    if (dirty) this.recorder.fill(buf, new Uint8Array(buf.bytes))
+    const fresh: Histogram = { buf, words, dirty: false, ready: undefined, recording: 0, unsure: false }
     this.histograms.set(scores, fresh)
     return fresh
   }
@@ -111,7 +114,7 @@ export class GpuContext {
     if (known && known.bytes >= heads * 4) return known
     if (this.recorder.collecting) return this.sink.buf
     const { buf } = this.beside(normExp, heads * 4)
-    this.recorder.write(buf, 0, new Uint8Array(new Int32Array(heads).fill(-1000).buffer))
+    this.recorder.fill(buf, new Uint8Array(new Int32Array(heads).fill(-1000).buffer))
     this.needs.set(normExp, buf)
     return buf
   }

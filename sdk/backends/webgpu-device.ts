@@ -48,7 +48,8 @@ export class DeviceState {
         (error) => error && this.fail(error),
         () => {},
       )
-      this.validated = Promise.all([this.validated, scope])
+      // Not Promise.all, whose value would hold that of every submit before.
+      this.validated = this.validated.then(() => scope)
     }
   }
 

@@ -9,6 +9,8 @@ export interface Slab {
   /** Live buffers in it; destroyed at 0. A caller's own buffer is never destroyed here. */
   refs: number
   readonly owned: boolean
+  /** Why the device did not give it; whoever lies in it awaits this. */
+  refusal?: Promise<GPUError | undefined>
 }
 
 /** Memory of this backend: a range of a GPUBuffer that begins at a multiple of 256. */
@@ -64,8 +66,6 @@ export class GpuMemory {
     const total = requests.reduce((sum, { bytes }) => sum + Math.ceil(bytes / 4) * 4, 0)
     if (this.held + total > this.limit)
       throw outOfMemory('webgpu.alloc', total, `at most ${this.limit - this.held} more`)
-    this.device.pushErrorScope('out-of-memory')
-    this.device.pushErrorScope('validation')
     const created: GpuBuf[] = []
     let thrown: unknown
     try {
@@ -73,9 +73,8 @@ export class GpuMemory {
     } catch (error) {
       thrown = error
     }
-    // Both at once: another call's scopes must not come between them.
-    const errors = await Promise.all([this.device.popErrorScope(), this.device.popErrorScope()])
-    const failure = thrown ?? errors.find((error) => error !== null)
+    const refusals = await Promise.all([...new Set(created.map(({ slab }) => slab.refusal))])
+    const failure = thrown ?? refusals.find((refusal) => refusal)
     if (!failure) return created
     this.release(created)
     throw outOfMemory('webgpu.alloc', total, 'what the device has left', failure)
@@ -137,7 +136,18 @@ export class GpuMemory {
 
   private slab(label: string, bytes: number): Slab {
     const size = Math.min(bytes, this.device.limits.maxBufferSize)
-    const slab = newSlab(this.device, label, size)
+    this.device.pushErrorScope('out-of-memory')
+    this.device.pushErrorScope('validation')
+    let slab: Slab | undefined
+    try {
+      slab = newSlab(this.device, label, size)
+    } finally {
+      // Both at once: another call's scopes must not come between them.
+      const errors = Promise.all([this.device.popErrorScope(), this.device.popErrorScope()])
+      const refusal = errors.then((all) => all.find((error) => error !== null) ?? undefined)
+      if (slab) slab.refusal = refusal
+      else refusal.catch(() => {})
+    }
     this.held += size
     return slab
   }

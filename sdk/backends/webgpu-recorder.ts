@@ -166,6 +166,11 @@ export class Recorder {
     this.caller?.buffers.push(stage)
   }
 
+  /** Fills memory that nothing recorded so far uses: also where a caller never submits the recording under way. */
+  fill(buf: GpuBuf, data: Uint8Array<ArrayBuffer>): void {
+    this.device.queue.writeBuffer(buf.gpu, buf.offset, data)
+  }
+
   /** Submits what was recorded. */
   flush(): void {
     if (this.caller) throw new Error('A recording into a caller’s encoder is submitted by the caller.')
@@ -207,20 +212,24 @@ export class Recorder {
     this.caller = caller
     this.arena = this.ownArena(caller)
     this.encoder = encoder
+    const release = () => {
+      for (const arena of caller.arenas) arena.gpu.destroy()
+      for (const buffer of caller.buffers) buffer.destroy()
+    }
     try {
       body()
     } finally {
-      this.between()
+      const { pass } = this
+      // Whatever the caller's encoder throws, the next recording starts afresh.
+      this.pass = undefined
       this.encoder = undefined
       this.caller = undefined
       this.dispatches = 0
       this.arena = kept
       for (const arena of caller.arenas) this.upload(arena)
+      pass?.end()
     }
-    return () => {
-      for (const arena of caller.arenas) arena.gpu.destroy()
-      for (const buffer of caller.buffers) buffer.destroy()
-    }
+    return release
   }
 
   private ownArena(caller: { arenas: Arena[] }): Arena {

@@ -191,6 +191,32 @@ describe('webgpu', () => {
     own.destroy()
   })
 
+  it('selects the same after a recording that was never submitted', async () => {
+    const backend = await open()
+    const calls: (() => void)[] = []
+    const stage = new Stage({
+      ...backend,
+      coarseSigns: (jobs) => void calls.push(() => backend.coarseSigns(jobs)),
+      select: (jobs) => void calls.push(() => backend.select(jobs)),
+    })
+    const coarse = coarseJob(5)
+    const chosen = selectJob(coarse.scores)
+    await stage.run('coarseSigns', [coarse])
+    await stage.run('select', [chosen])
+    const [score, select] = calls
+    const both = () => {
+      score()
+      select()
+    }
+    score()
+    const release = backend.recordInto(backend.device.createCommandEncoder(), both)
+    both()
+    release()
+    const want = oracle('select', selectJob(oracle('coarseSigns', coarseJob(5)).scores))
+    expect((await stage.result('select', chosen)).ids.u32).toEqual(want.ids.u32)
+    stage.free()
+  })
+
   it('answers a lost device with the typed error, in flight and after', async () => {
     const backend = await openOwn()
     const [buf] = await backend.alloc([{ label: 'x', bytes: 256 }])

@@ -41,6 +41,20 @@ onEveryBackend('topk', (backend) => {
     }
   })
 
+  it('takes a few of many, ties included', async () => {
+    const many = draws(9000, 2)
+    for (const k of [1, 2, 50, 100, 256]) {
+      await check(job(many, 2, k, 20_000))
+      await check(
+        job(
+          many.map((v) => Math.round(v * 20)),
+          2,
+          k,
+        ),
+      )
+    }
+  })
+
   it('gives ties to the lower id', async () => {
     for (const k of [1, 100, 300]) {
       await check(job(new Float32Array(300).fill(-2.5), 1, k, 900))
