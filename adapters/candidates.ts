@@ -68,7 +68,7 @@ async function openWebgpu(runtime: Runtime, given: GPUDevice | undefined, auto: 
   if (auto && adapter.info.isFallbackAdapter) throw new BackendUnavailable('webgpu', 'only a software GPU', fix)
   let device: GPUDevice
   try {
-    device = await openDevice(adapter)
+    device = await adapter.requestDevice(deviceDescriptor(adapter))
   } catch (cause) {
     throw new BackendUnavailable('webgpu', `no device: ${reasonOf(cause)}`, fix, cause)
   }
@@ -78,10 +78,10 @@ async function openWebgpu(runtime: Runtime, given: GPUDevice | undefined, auto: 
 
 const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
 
-/** A device with the adapter's own limits, and features for what a caller records beside the kernels, which need none. */
-export async function openDevice(adapter: GPUAdapter): Promise<GPUDevice> {
+/** Asks for the adapter's own limits, and for features that a caller may use beside the kernels, which need none. */
+export function deviceDescriptor(adapter: GPUAdapter) {
   const { limits } = adapter
-  return adapter.requestDevice({
+  return {
     requiredFeatures: FEATURES.filter((feature) => adapter.features.has(feature)),
     requiredLimits: {
       maxBufferSize: limits.maxBufferSize,
@@ -90,7 +90,7 @@ export async function openDevice(adapter: GPUAdapter): Promise<GPUDevice> {
       maxComputeInvocationsPerWorkgroup: limits.maxComputeInvocationsPerWorkgroup,
       maxComputeWorkgroupSizeX: limits.maxComputeWorkgroupSizeX,
     },
-  })
+  }
 }
 
 function reasonOf(cause: unknown): string {

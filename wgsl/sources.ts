@@ -1309,10 +1309,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var tile = begin; tile < end; tile += 8192u) {
     let n = tile + 8u * lid;
     let marks = fourTiles(row, n, end, threshold);
-    // Of each tile, keys above in the lower half of a word and ties in the upper: 2048 fit.
-    var own = vec4<u32>(0u);
     let halves = vec4<u32>(marks.x & 0xffffu, marks.x >> 16u, marks.y & 0xffffu, marks.y >> 16u);
-    own = countOneBits(halves & vec4<u32>(ABOVE)) | (countOneBits(halves & vec4<u32>(TIED)) << vec4<u32>(16u));
+    // Of each tile, keys above in the lower half of a word and ties in the upper: 2048 fit.
+    let own = countOneBits(halves & vec4<u32>(ABOVE)) | (countOneBits(halves & vec4<u32>(TIED)) << vec4<u32>(16u));
     let sums = scanTiles(own, lid);
     base = place(halves.x, n, base, sums.before.x, sums.all.x, keep, out);
     base = place(halves.y, n + 2048u, base, sums.before.y, sums.all.y, keep, out);

@@ -54,22 +54,23 @@ export function attendStep(backend: Backend, items: readonly AttendItem[]): Atte
   const found = sparse.length > 0 ? retrieve(backend, sparse) : []
   const byScratch = new Map(sparse.map((item, i) => [item.scratch, { item, found: found[i] }]))
   const jobs = items.map((item) => attendJob(backend, item, byScratch.get(item.scratch)))
-  backend.attend(jobs)
-  backend.merge(
-    items.map(({ config, scratch, output, lse }, i) => ({
-      partials: scratch.get('partials'),
-      parts: jobs[i].parts,
-      queryHeads: config.shape.queryHeads,
-      d: config.shape.headDim,
-      output: output ?? scratch.get('output'),
-      lse: lse ?? scratch.get('lse'),
-    })),
-  )
-  return items.map(({ scratch, output, lse }) => ({
+  const attended = items.map(({ scratch, output, lse }) => ({
     output: output ?? scratch.get('output'),
     lse: lse ?? scratch.get('lse'),
     item: byScratch.get(scratch)?.item,
   }))
+  backend.attend(jobs)
+  backend.merge(
+    items.map(({ config, scratch }, i) => ({
+      partials: scratch.get('partials'),
+      parts: jobs[i].parts,
+      queryHeads: config.shape.queryHeads,
+      d: config.shape.headDim,
+      output: attended[i].output,
+      lse: attended[i].lse,
+    })),
+  )
+  return attended
 }
 
 function sparseItem(item: AttendItem): RetrieveItem | undefined {

@@ -1,3 +1,4 @@
+import { deviceDescriptor } from '../../adapters/candidates.ts'
 import { createWebgpuBackend, type WebgpuBackend, type WebgpuOptions } from '../../sdk/backends/webgpu.ts'
 import { BackendUnavailable } from '../../sdk/errors.ts'
 import { gpuSource } from './gpu-source.ts'
@@ -14,19 +15,10 @@ export async function openDevice(choice: DeviceChoice = {}): Promise<GPUDevice> 
   const { gpu, devices } = await gpuSource()
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' })
   if (!adapter) throw new BackendUnavailable('webgpu', 'no adapter', 'Run npm ci, which brings a software GPU.')
-  const wanted = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
-  const limits = adapter.limits
+  const { requiredFeatures, requiredLimits } = deviceDescriptor(adapter)
   const device = await adapter.requestDevice({
-    requiredFeatures: choice.bare ? [] : wanted.filter((feature) => adapter.features.has(feature)),
-    requiredLimits: choice.defaultLimits
-      ? {}
-      : {
-          maxBufferSize: limits.maxBufferSize,
-          maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
-          maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
-          maxComputeInvocationsPerWorkgroup: limits.maxComputeInvocationsPerWorkgroup,
-          maxComputeWorkgroupSizeX: limits.maxComputeWorkgroupSizeX,
-        },
+    requiredFeatures: choice.bare ? [] : requiredFeatures,
+    requiredLimits: choice.defaultLimits ? {} : requiredLimits,
   })
   devices.add(device)
   void device.lost.then(() => devices.delete(device))
