@@ -78,7 +78,7 @@ async function openWebgpu(runtime: Runtime, given: GPUDevice | undefined, auto: 
 
 const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as GPUFeatureName[]
 
-/** Asks for the adapter's own limits, and for features that a caller may use beside the kernels, which need none. */
+/** Asks for the adapter's own limits, for subgroups, and for features that a caller may use beside the kernels. */
 export function deviceDescriptor(adapter: GPUAdapter) {
   const { limits } = adapter
   return {

@@ -1,21 +1,17 @@
 // attend: queries [Hq, d] f32 and positions (first range, ids, second range) of K and V rows -> partials [parts, Hq, d + 2].
 // One workgroup takes one run of positions and up to GQ queries of one head, so that a row is read once for all of them.
-// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products are added up in workgroup
-// memory, eight of the 2 · 4 · D/8 terms by each thread of its slot, pitched so that no two threads share a bank. Every
-// slot keeps a maximum of its own over its rows; V is accumulated in registers and added over the slots at the end, in slot
+// Tiles of 2 · SLOTS rows: 8 coordinates a thread, D/8 threads a row. A row's dot products with four queries are added up
+// over its threads as one vector: by shuffles in a subgroup, where there are subgroups as wide as a row, else in workgroup
+// memory (lane-sums.wgsl). Every slot keeps a maximum of its own over its rows; V is accumulated in registers and added over the slots at the end, in slot
 // order. Scores are in base 2 inside (scale · log2 e), the written maximum is natural. An empty part: 0, -Inf (bits given
 // by the host), 0. Moves each K and V row once: 512 bytes a position and head at d 128 and 16 bits.
 const LANES = D / 8u;
 const SLOTS = WG / LANES;
 const TILE = 2u * SLOTS;
-const HALVES = max(1u, LANES / 8u);
-const PITCH = 8u * (LANES + 1u) + 8u;
 const LOW = -3.0e38;
 const KU = select(1u, 2u, KEY_DTYPE == 0u);
 const VU = select(1u, 2u, VALUE_DTYPE == 0u);
-var<workgroup> part: array<f32, max(SLOTS * PITCH, 8u * WG)>;
-// Scalars: two threads must not write components of one vector.
-var<workgroup> sums: array<f32, SLOTS * HALVES * 8u>;
+var<workgroup> part: array<vec4<f32>, 2u * WG>;
 var<workgroup> ends: array<vec4<f32>, SLOTS>;
 
 fn positionAt(i: u32, h: u32, job: Job) -> u32 {
@@ -66,7 +62,6 @@ fn query(g: u32, h: u32, c: u32, job: Job) -> EightF {
   let f = job.scale * 1.4426950408889634;
   return EightF(queries[at] * f, queries[at + 1u] * f);
 }
-fn fourSums(at: u32) -> vec4<f32> { return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]); }
 fn inner(q: EightF, k: EightF) -> f32 { return dot(q.a, k.a) + dot(q.b, k.b); }
 
 @compute @workgroup_size(WG)
@@ -101,24 +96,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var d1 = vec4<f32>(inner(q0, x1), 0.0, 0.0, 0.0);
     if (GQ > 1u) { d0.y = inner(q1, x0); d1.y = inner(q1, x1); }
     if (GQ > 2u) { d0.z = inner(q2, x0); d1.z = inner(q2, x1); d0.w = inner(q3, x0); d1.w = inner(q3, x1); }
-    let at = slot * PITCH + c;
-    for (var g = 0u; g < 4u; g++) {
-      part[at + g * (LANES + 1u)] = d0[g];
-      part[at + (4u + g) * (LANES + 1u)] = d1[g];
-    }
-    workgroupBarrier();
-    for (var v = c % 8u; v < 8u; v += LANES) {
-      var sum = 0.0;
-      for (var k = 0u; k < min(8u, LANES); k++) { sum += part[slot * PITCH + v * (LANES + 1u) + c / 8u * 8u + k]; }
-      sums[(slot * HALVES + c / 8u) * 8u + v] = sum;
-    }
-    workgroupBarrier();
-    var s0 = fourSums(slot * HALVES * 8u);
-    var s1 = fourSums(slot * HALVES * 8u + 4u);
-    for (var k = 1u; k < HALVES; k++) {
-      s0 += fourSums((slot * HALVES + k) * 8u);
-      s1 += fourSums((slot * HALVES + k) * 8u + 4u);
-    }
+    let sums = laneSums(d0, d1, slot, c);
+    let s0 = sums.a;
+    let s1 = sums.b;
     var have0 = tile + slot < end;
     var have1 = tile + slot + SLOTS < end;
     if (SEGMENT == 1u) {
@@ -156,10 +136,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
     var mine = a0;
     if (g == 1u) { mine = a1; } else if (g == 2u) { mine = a2; } else if (g == 3u) { mine = a3; }
-    for (var k = 0u; k < 4u; k++) {
-      part[(slot * LANES + c) * 8u + k] = mine.a[k];
-      part[(slot * LANES + c) * 8u + 4u + k] = mine.b[k];
-    }
+    part[(slot * LANES + c) * 2u] = mine.a;
+    part[(slot * LANES + c) * 2u + 1u] = mine.b;
     workgroupBarrier();
     let out = job.at_partials + ((p * job.heads + h) * GROUP + min(g0 + g, GROUP - 1u)) * (DIM + 2u);
     var before = Earlier(LOW, 0.0);
@@ -173,7 +151,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       let added = exp2(peak[g] - top);
       for (var t = lid; t < DIM; t += WG) {
         var sum = 0.0;
-        for (var s = 0u; s < SLOTS; s++) { sum += part[s * D + t]; }
+        for (var s = 0u; s < SLOTS; s++) { sum += part[(s * D + t) / 4u][t % 4u]; }
         if (SEGMENT == 1u) {
           sum *= added;
           if (before.sum > 0.0) { sum += kept * bitcast<f32>(partials[out + t]); }

@@ -218,6 +218,7 @@ export function wgsl(name: ProgramName, spec: Spec): string {
     return `@group(0) @binding(${i}) var<storage, ${mode}> ${key.replace('!', '')}: array<${element}>;`
   })
   const head = [
+    ...(spec.SUBGROUP ? ['enable subgroups;'] : []),
     ...constants,
     `struct Job { ${struct.join(', ')} }`,
     `@group(1) @binding(0) var<uniform> jobs: array<Job, ${MAX_JOBS}>;`,
@@ -227,6 +228,8 @@ export function wgsl(name: ProgramName, spec: Spec): string {
   const parts = [head.join('\n'), SOURCES.shared]
   if (Object.values<Element>(bindings).includes('Word')) parts.push(section('word', `word-${wordOf(spec)}`).text)
   for (const used of uses) parts.push(SOURCES[used])
+  if ('SUBGROUP' in spec)
+    parts.push(section('lane-sums', spec.SUBGROUP ? 'lane-sums-shuffled' : 'lane-sums-shared').text)
   return [...parts, text].join('\n')
 }
 

@@ -59,6 +59,7 @@ export function attend(gpu: GpuContext, jobs: readonly AttendJob[]): void {
         CHUNKS,
         WG: Math.min(256, (D / 8) * 32),
         SEGMENT: isSegment(tasks[0]),
+        SUBGROUP: D / 8 <= gpu.lanes ? 1 : 0,
       },
       task: tasks,
     }

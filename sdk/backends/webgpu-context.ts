@@ -34,6 +34,8 @@ export class GpuContext {
   readonly invocations: number
   /** Workgroups that fill the device. */
   readonly slots: number
+  /** Threads of a subgroup that stand side by side; 0 where there are none to rely on. */
+  readonly lanes: number
   /** Read by programs that write `scratch`: WebGPU wants those in different GPUBuffers. */
   private readonly tableScratch: Scratch
   private readonly histograms = new Map<GpuBuf, Histogram>()
@@ -42,11 +44,12 @@ export class GpuContext {
   private readonly tables = new Map<GpuBuf, GpuBuf>()
   private readonly spills = new Map<GpuBuf, GpuBuf>()
 
-  constructor(device: GPUDevice, recorder: Recorder, memory: GpuMemory, slots: number) {
+  constructor(device: GPUDevice, recorder: Recorder, memory: GpuMemory, slots: number, lanes: number) {
     this.recorder = recorder
     this.scratch = new Scratch(device, memory)
     this.tableScratch = new Scratch(device, memory)
     this.slots = slots
+    this.lanes = lanes
     this.shared = device.limits.maxComputeWorkgroupStorageSize
     this.invocations = Math.min(device.limits.maxComputeInvocationsPerWorkgroup, device.limits.maxComputeWorkgroupSizeX)
     const standIn = () => ({ buf: new GpuBuf(newSlab(device, 'stand-in', 256), 0, 256) })
@@ -60,6 +63,11 @@ export class GpuContext {
     jobs: readonly J[],
     plan: (job: J) => { spec: Spec; task: Task | Task[] } | undefined,
   ): void {
+    if (jobs.length === 1) {
+      const planned = plan(jobs[0])
+      if (planned) this.recorder.run(keyOf(name, planned.spec), name, planned.spec, [planned.task].flat())
+      return
+    }
     const bySpec = new Map<string, { spec: Spec; tasks: Task[] }>()
     for (const job of jobs) {
       const planned = plan(job)

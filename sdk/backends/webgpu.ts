@@ -8,6 +8,7 @@ import { type GpuBuf, GpuMemory } from './webgpu-memory.ts'
 import { Pipelines } from './webgpu-pipelines.ts'
 import { Readback } from './webgpu-readback.ts'
 import { Recorder } from './webgpu-recorder.ts'
+import { subgroupLanes } from './webgpu-subgroups.ts'
 
 export interface WebgpuOptions {
   /** Bytes that `alloc` gives at most; no limit of its own by default. */
@@ -17,6 +18,8 @@ export interface WebgpuOptions {
   readonly maxWorkgroups?: number
   /** Workgroups that fill the device. */
   readonly slots?: number
+  /** False: no subgroup operations, although the device has them. */
+  readonly subgroups?: boolean
   /** Called at the end of `dispose`, to destroy a device that was opened for this backend. */
   readonly onDispose?: () => void
 }
@@ -43,7 +46,8 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     options.maxWorkgroups ?? 65_535,
   )
   const memory = new GpuMemory(device, options.memoryLimit ?? Number.POSITIVE_INFINITY)
-  const gpu = new GpuContext(device, recorder, memory, options.slots ?? (fallback ? 16 : 1024))
+  const lanes = options.subgroups === false ? 0 : await subgroupLanes(device, state)
+  const gpu = new GpuContext(device, recorder, memory, options.slots ?? (fallback ? 16 : 1024), lanes)
   const readback = new Readback(device)
   const verb =
     <J>(kernel: (gpu: GpuContext, jobs: readonly J[]) => void) =>

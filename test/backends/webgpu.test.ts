@@ -8,8 +8,9 @@ import { makeRotation } from '../../sdk/codec/codec.ts'
 import { seededSigns } from '../../sdk/codec/signs.ts'
 import { embed } from '../../wgsl/embed.ts'
 import { type DeviceChoice, openWebgpu, shareWebgpu } from '../support/gpu.ts'
-import { gaussians, random } from '../support/inputs.ts'
+import { gaussians, poisoned, random } from '../support/inputs.ts'
 import { emptySummary, type HostJobs, oracle, runOn, Stage, type Verb } from '../support/jobs.ts'
+import { expectNear } from '../support/repeat.ts'
 
 const opened: WebgpuBackend[] = []
 async function open(options?: WebgpuOptions): Promise<WebgpuBackend> {
@@ -91,6 +92,37 @@ describe('webgpu', () => {
   for (const [name, way] of ways)
     it(`computes the same with ${name}`, async () => {
       await expectChain(await way())
+    })
+
+  // d 32 stands in four lanes, which the software GPU's subgroups are wide enough for.
+  for (const [name, subgroups] of [
+    ['with subgroups', true],
+    ['without subgroups', false],
+  ] as const)
+    it(`attends ${name}, where a row is as wide as a subgroup`, async () => {
+      const backend = await open({ subgroups })
+      const [wide, rows, group] = [32, 70, 4]
+      const next = random(11)
+      const dtype = 'f32' as const
+      const full = () => ({ buf: Bytes.of(gaussians(next, HEADS * rows * wide)), dtype, cap: rows, d: wide })
+      const given = {
+        queries: Bytes.of(gaussians(next, HEADS * group * wide)),
+        keys: full(),
+        values: full(),
+        heads: HEADS,
+        group,
+        before: [0, rows] as const,
+        after: [rows, rows] as const,
+        ids: null,
+        k: 0,
+        base: 0,
+        scale: 0.2,
+        parts: 1,
+        partials: poisoned(HEADS * group * (wide + 2) * 4),
+      }
+      const [got] = await runOn(backend, 'attend', [given])
+      const want = oracle('attend', given).partials.f32
+      expectNear(got.partials.f32, want, 2e-5, 'partials')
     })
 
   it('sorts more than default workgroup memory holds, ties included', async () => {
