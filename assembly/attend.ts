@@ -1,16 +1,19 @@
 import { scratch } from './arena'
-import { elementBytes, exp4, fourDots, rowF32 } from './lanes'
+import { BF16, elementBytes, exp4, F32 } from './lanes'
+import { high4, low4, packRows, twoByFour } from './products'
 
 /*
- * Up to four query heads of a group share each row; while scores are softmaxed a lane is a query.
+ * Up to four query heads of a group, packed, share each row, which is widened in registers; while scores are softmaxed
+ * a lane is a query.
  *
  *   | s·q0  s·q1  s·q2  s·q3 |   one vector a position: scores, then weights
  *
- * Values: eight dimensions of four queries are eight accumulators in registers, summed over a chunk of positions.
+ * Values: eight dimensions of four queries are eight accumulators in registers, summed over a chunk of positions that
+ * the nearest cache holds.
  *
  *   v[j … j+3] · p0   v[j+4 … j+7] · p0   …   v[j … j+3] · p3   v[j+4 … j+7] · p3
  */
-const CHUNK: usize = 64
+const CHUNK: usize = 16
 
 export function attend(
   queries: usize,
@@ -39,11 +42,11 @@ export function attend(
   const run = (total + parts - 1) / parts
   const row = (<usize>d) << 2
   const state = row + 8
-  const pointers = scratch((CHUNK << 2) + (CHUNK + 4) * row + <usize>run * 20)
-  const spare = pointers + (CHUNK << 2)
-  const sums = spare + CHUNK * row
+  const packed = scratch(8 * row + (<usize>run + 1) * 20)
+  const sums = packed + 4 * row
   const scores = sums + 4 * row
-  const positions = scores + ((<usize>run) << 4)
+  const positions = scores + ((<usize>run + 1) << 4)
+  const unused = positions + ((<usize>run) << 2)
   const keyRow = <usize>d * elementBytes(keysDtype)
   const valueRow = <usize>d * elementBytes(valuesDtype)
   for (let p = 0; p < parts; p++) {
@@ -63,14 +66,15 @@ export function attend(
         const q = <usize>h * <usize>group + <usize>g
         const some = min<i32>(4, group - g)
         const out = partials + (<usize>p * <usize>heads * <usize>group + q) * state
-        const top = scoreRun(queries + q * row, some, headKeys, keysDtype, d, positions, count, scale, spare, scores)
+        packRows(queries + q * row, F32, some, d, packed)
+        const top = scoreRun(packed, headKeys, keysDtype, d, positions, count, scale, scores)
         const sum = softmaxRun(scores, count, top)
         memory.fill(sums, 0, 4 * row)
         for (let i = 0; i < count; i += <i32>CHUNK) {
           const part = min<i32>(<i32>CHUNK, count - i)
-          gather(headValues, valuesDtype, d, positions + ((<usize>i) << 2), part, spare, pointers)
-          for (let j: usize = 0; j < row; j += 32)
-            accumulate(pointers, part, j, scores + ((<usize>i) << 4), sums + j, row)
+          const listed = positions + ((<usize>i) << 2)
+          fetch(headValues, valueRow, listed, part, unused)
+          accumulate(headValues, valuesDtype, valueRow, listed, part, scores + ((<usize>i) << 4), sums, row)
         }
         for (let r = 0; r < some; r++) {
           memory.copy(out + <usize>r * state, sums + <usize>r * row, row)
@@ -88,30 +92,35 @@ function lane(x: v128, i: i32): f32 {
   return i === 2 ? f32x4.extract_lane(x, 2) : f32x4.extract_lane(x, 3)
 }
 
-/** Scores of the run for four queries, the last one repeated where there are fewer; returns their maxima. */
+/** Scores of the run for four packed queries, and room for one more; returns their maxima. */
 function scoreRun(
-  queries: usize,
-  some: i32,
+  packed: usize,
   keys: usize,
   dtype: i32,
   d: i32,
   positions: usize,
   count: i32,
   scale: f32,
-  spare: usize,
   scores: usize,
 ): v128 {
-  const row = (<usize>d) << 2
   const bytes = <usize>d * elementBytes(dtype)
-  const q1 = queries + row * min<i32>(1, some - 1)
-  const q2 = queries + row * min<i32>(2, some - 1)
-  const q3 = queries + row * min<i32>(3, some - 1)
+  const last = positions + ((<usize>count - 1) << 2)
   let top = f32x4.splat(-Infinity)
-  for (let i = 0; i < count; i++, scores += 16) {
-    const key = rowF32(keys + <usize>load<u32>(positions + ((<usize>i) << 2)) * bytes, dtype, d, spare)
-    const s = f32x4.mul(fourDots(key, queries, q1, q2, q3, row), f32x4.splat(scale))
-    v128.store(scores, s)
-    top = f32x4.pmax(top, s)
+  for (; positions <= last; positions += 8, scores += 32) {
+    const next = min<usize>(positions + 4, last)
+    twoByFour(
+      keys + <usize>load<u32>(positions) * bytes,
+      keys + <usize>load<u32>(next) * bytes,
+      dtype,
+      packed,
+      d,
+      scores,
+    )
+    const s0 = f32x4.mul(v128.load(scores), f32x4.splat(scale))
+    const s1 = f32x4.mul(v128.load(scores, 16), f32x4.splat(scale))
+    v128.store(scores, s0)
+    v128.store(scores, s1, 16)
+    top = f32x4.pmax(top, f32x4.pmax(s0, s1))
   }
   return top
 }
@@ -127,17 +136,35 @@ function softmaxRun(scores: usize, count: i32, top: v128): v128 {
   return total
 }
 
-/** Addresses of the chunk's value rows as f32. */
-function gather(values: usize, dtype: i32, d: i32, positions: usize, count: i32, spare: usize, pointers: usize): void {
-  const bytes = <usize>d * elementBytes(dtype)
-  for (let i: usize = 0; i < <usize>count; i++, spare += (<usize>d) << 2) {
-    const row = values + <usize>load<u32>(positions + (i << 2)) * bytes
-    store<usize>(pointers + (i << 2), rowF32(row, dtype, d, spare))
+/** Adds Σ p·v of a chunk of positions to the sums of four queries, `row` bytes apart. */
+function accumulate(
+  values: usize,
+  dtype: i32,
+  bytes: usize,
+  positions: usize,
+  count: i32,
+  weights: usize,
+  sums: usize,
+  row: usize,
+): void {
+  for (const end = sums + row; sums < end; sums += 32) {
+    if (dtype === F32) accumulateEight<f32>(values, bytes, positions, count, weights, sums, row)
+    else if (dtype === BF16) accumulateEight<i16>(values, bytes, positions, count, weights, sums, row)
+    else accumulateEight<u16>(values, bytes, positions, count, weights, sums, row)
+    values += elementBytes(dtype) << 3
   }
 }
 
-/** Adds Σ p·v of a chunk to eight dimensions of four queries; `row` bytes lie between two queries' sums. */
-function accumulate(pointers: usize, count: i32, j: usize, weights: usize, sums: usize, row: usize): void {
+/** The same for eight dimensions. */
+function accumulateEight<T>(
+  values: usize,
+  bytes: usize,
+  positions: usize,
+  count: i32,
+  weights: usize,
+  sums: usize,
+  row: usize,
+): void {
   const sums2 = sums + (row << 1)
   let a = v128.load(sums)
   let a1 = v128.load(sums, 16)
@@ -147,10 +174,10 @@ function accumulate(pointers: usize, count: i32, j: usize, weights: usize, sums:
   let c1 = v128.load(sums2, 16)
   let e = v128.load(sums2 + row)
   let e1 = v128.load(sums2 + row, 16)
-  for (const end = pointers + ((<usize>count) << 2); pointers < end; pointers += 4, weights += 16) {
-    const value = load<usize>(pointers) + j
-    const v = v128.load(value)
-    const v1 = v128.load(value, 16)
+  for (const end = positions + ((<usize>count) << 2); positions < end; positions += 4, weights += 16) {
+    const value = values + <usize>load<u32>(positions) * bytes
+    const v = low4<T>(value)
+    const v1 = high4<T>(value)
     const p0 = v128.load_splat<u32>(weights)
     a = f32x4.add(a, f32x4.mul(v, p0))
     a1 = f32x4.add(a1, f32x4.mul(v1, p0))
@@ -172,4 +199,14 @@ function accumulate(pointers: usize, count: i32, j: usize, weights: usize, sums:
   v128.store(sums2, c1, 16)
   v128.store(sums2 + row, e)
   v128.store(sums2 + row, e1, 16)
+}
+
+/** Reads every cache line of the rows in order: from far memory faster than the walk by columns, which then finds them. */
+function fetch(rows: usize, bytes: usize, positions: usize, count: i32, unused: usize): void {
+  let any: i32 = 0
+  for (const end = positions + ((<usize>count) << 2); positions < end; positions += 4) {
+    const from = rows + <usize>load<u32>(positions) * bytes
+    for (let at = from; at < from + bytes; at += 64) any |= load<i32>(at)
+  }
+  store<i32>(unused, any)
 }

@@ -5,9 +5,14 @@ import type { CoarseCollisionJob } from './kernels/coarse-collision.ts'
 import type { CoarseSignsJob } from './kernels/coarse-signs.ts'
 import type { DenseJob } from './kernels/dense.ts'
 import type { EncodeJob } from './kernels/encode.ts'
+import type { GateJob } from './kernels/gate.ts'
+import type { LinearJob } from './kernels/linear.ts'
+import type { LookupJob } from './kernels/lookup.ts'
 import type { MergeJob } from './kernels/merge.ts'
+import type { NormJob } from './kernels/norm.ts'
 import type { QueryJob } from './kernels/query.ts'
 import type { RerankJob } from './kernels/rerank.ts'
+import type { RopeJob } from './kernels/rope.ts'
 import type { RotateJob } from './kernels/rotate.ts'
 import type { SelectJob } from './kernels/select.ts'
 import type { StoreJob } from './kernels/store.ts'
@@ -29,6 +34,11 @@ export interface Kernels {
   merge(jobs: readonly MergeJob[]): void
   dense(jobs: readonly DenseJob[]): void
   store(jobs: readonly StoreJob[]): void
+  lookup(jobs: readonly LookupJob[]): void
+  norm(jobs: readonly NormJob[]): void
+  rope(jobs: readonly RopeJob[]): void
+  linear(jobs: readonly LinearJob[]): void
+  gate(jobs: readonly GateJob[]): void
 }
 
 /** One request of `alloc`. */
@@ -45,16 +55,20 @@ export interface GpuRecorder {
   /** Bytes of a buffer that a kernel sees at once. Heads with more rows than that are cut; no other axis of a head is. */
   readonly reach: number
   /**
-   * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted.
+   * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted. Inside
+   * `body`, recordings into the same encoder join this one.
    * @returns frees the recording's few KiB of job words: to be called after the submit
    */
   recordInto(encoder: GPUCommandEncoder, body: () => void): () => void
   /** A caller's GPUBuffer, or a range of it from a multiple of 16, as a Buf. It stays the caller's. */
   wrap(buffer: GPUBuffer, offset?: number, bytes?: number): Buf
+  /** Where a Buf of this backend lies, for `wrap`, commands of one's own, and sessions that record. */
+  range(buf: Buf): { readonly buffer: GPUBuffer; readonly offset: number }
 }
 
 /**
- * What a machine must offer to run this package: memory and twelve kernels. Calls take effect in call order;
+ * What a machine must offer to run this package: memory and seventeen kernels, twelve for the cache and five
+ * for a model on top. Calls take effect in call order;
  * only `alloc` and `read` wait. Offsets and sizes of `write`, `copy` and `read` are multiples of 4 bytes.
  */
 export interface Backend extends Kernels {

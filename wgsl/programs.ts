@@ -37,6 +37,8 @@ const program = (source: Program['source'], bindings: Program['bindings'], field
   fields,
 })
 const summary = { sign_words: 'Word', magnitudes: 'Word', weights: 'Word', scales: 'u32' } as const
+const linear = { input: 'vec4<f32>', weights: 'vec4<u32>', bias: 'f32', 'output!': 'f32' } as const
+const linearFields = ['tokens', 'token0', 'inputs', 'outputs', 'biased', 'adds']
 const chunked = ['zone', 'stride', 'count', 'chunk']
 
 /** Every program. Grids: x as the comment says, y = heads, z = jobs. */
@@ -178,6 +180,28 @@ export const PROGRAMS = {
     { queries: 'vec4<f32>', keys: 'u32', values: 'vec4<u32>', 'output!': 'vec4<f32>', 'lse!': 'f32' },
     ['keyCap', 'valueCap', 'tokens', 'first', 'scale: f32', 'lo', 'hi'],
   ),
+  // x = ⌈T · n / 8 / 256⌉
+  lookup: program('lookup', { ids: 'u32', table: 'vec4<u32>', 'output!': 'vec4<u32>' }, [
+    'tokens',
+    'rows',
+    'width',
+    'lo',
+    'hi',
+  ]),
+  // x = ⌈R / (256 / LANES)⌉
+  norm: program('norm', { input: 'vec4<f32>', weight: 'vec4<f32>', 'output!': 'vec4<f32>' }, [
+    'rows',
+    'width',
+    'epsilon: f32',
+  ]),
+  // x = ⌈outer · inner · d / 8 / 256⌉
+  rope: program('rope', { input: 'vec4<u32>', table: 'vec4<f32>', 'output!': 'vec4<u32>' }, ['outer', 'inner', 'd']),
+  // x = ⌈m / (1024 / LANES)⌉, a job for every 8 tokens
+  'linear-few': program('linear', linear, linearFields),
+  // x = ⌈m / 128⌉, a job for every 64 tokens
+  'linear-many': program('linear', linear, linearFields),
+  // x = ⌈count / 256⌉
+  gate: program('gate', { gate: 'f32', up: 'f32', 'output!': 'f32' }, ['count']),
 } as const satisfies Record<string, Program>
 export type ProgramName = keyof typeof PROGRAMS
 

@@ -6,9 +6,14 @@ import { coarseCollision } from '../kernels/coarse-collision.ts'
 import { coarseSigns } from '../kernels/coarse-signs.ts'
 import { dense } from '../kernels/dense.ts'
 import { encode } from '../kernels/encode.ts'
+import { gate } from '../kernels/gate.ts'
+import { linear } from '../kernels/linear.ts'
+import { lookup } from '../kernels/lookup.ts'
 import { merge } from '../kernels/merge.ts'
+import { norm } from '../kernels/norm.ts'
 import { query } from '../kernels/query.ts'
 import { rerank } from '../kernels/rerank.ts'
+import { rope } from '../kernels/rope.ts'
 import { rotate } from '../kernels/rotate.ts'
 import { select } from '../kernels/select.ts'
 import { store } from '../kernels/store.ts'
@@ -34,6 +39,11 @@ const kernels: Kernels = {
   merge: each(merge),
   dense: each(dense),
   store: each(store),
+  lookup: each(lookup),
+  norm: each(norm),
+  rope: each(rope),
+  linear: each(linear),
+  gate: each(gate),
 }
 
 /** Plain TypeScript with f64 sums: the oracle of every test, and a working backend anywhere. */

@@ -1,8 +1,8 @@
 import type { Backend, Buf, Kernels } from '../backend.ts'
 import type { Rows } from '../codec/codec.ts'
-import type { Dtype } from '../dtype.ts'
 import { BackendUnavailable } from '../errors.ts'
 import { type Arena, address, LinearMemory, outOfMemory } from './wasm-memory.ts'
+import { DTYPES, type ModelExports, modelKernels } from './wasm-model.ts'
 
 export interface WasmOptions {
   /** Cap on the linear memory. Default 3.5 GiB: refusals come well before the 4 GiB that 32-bit addresses end at. */
@@ -18,9 +18,12 @@ const PAGE = 65536
 const DEFAULT_MAX_BYTES = 3.5 * 2 ** 30
 
 /** The kernels as the module exports them: numbers only, addresses for buffers. See `assembly/`. */
-type Exports = Arena & {
-  [name in Exclude<keyof Kernels, 'rerank'> | 'rerankCodes' | 'rerankRows' | 'stream']: (...args: number[]) => number
-}
+type Exports = Arena &
+  ModelExports & {
+    [name in Exclude<keyof Kernels, 'rerank' | keyof ModelExports> | 'rerankCodes' | 'rerankRows' | 'stream']: (
+      ...args: number[]
+    ) => number
+  }
 
 /** (func (v128.const 0) drop): valid where fixed-width SIMD is. */
 const SIMD_PROBE = Uint8Array.from([
@@ -40,6 +43,7 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
   const linear = new LinearMemory(memory, exports, maxBytes)
   return {
     ...kernelsOf(exports),
+    ...modelKernels(exports),
     name: 'wasm',
     description: 'WebAssembly SIMD, one thread',
     layout: { block: 16, align: 1 },
@@ -93,12 +97,10 @@ function instantiate(module: WebAssembly.Module, maxBytes: number) {
   }
 }
 
-const DTYPES: Record<Dtype, number> = { f32: 0, f16: 1, bf16: 2 }
-
 const rowsArgs = (rows: Rows) => [address(rows.buf), DTYPES[rows.dtype], rows.cap] as const
 
 /** Each verb: a batch into calls, a job into numbers, in the order of the exported function's parameters. */
-function kernelsOf(wasm: Exports): Kernels {
+function kernelsOf(wasm: Exports): Omit<Kernels, keyof ModelExports> {
   return {
     rotate(jobs) {
       for (const { x, rows, rotation: r, y, exponents } of jobs)

@@ -202,9 +202,14 @@ export class Recorder {
 
   /**
    * Records what `body` calls into the caller's encoder, between its passes. What was recorded before is submitted first.
-   * @returns frees the few KiB of job words; call it once the commands are submitted
+   * @returns frees the few KiB of job words; call it once the commands are submitted. One that joins the recording under
+   * way leaves that to it.
    */
   recordInto(encoder: GPUCommandEncoder, body: () => void): () => void {
+    if (this.caller && this.encoder === encoder) {
+      body()
+      return () => {}
+    }
     this.flush()
     const kept = this.arena
     this.recordings++

@@ -5,6 +5,7 @@ import { encode, query, rerank, rotate, store } from './webgpu-codes.ts'
 import { GpuContext } from './webgpu-context.ts'
 import { DeviceState } from './webgpu-device.ts'
 import { type GpuBuf, GpuMemory } from './webgpu-memory.ts'
+import { gate, linear, lookup, norm, rope } from './webgpu-model.ts'
 import { Pipelines } from './webgpu-pipelines.ts'
 import { Readback } from './webgpu-readback.ts'
 import { Recorder } from './webgpu-recorder.ts'
@@ -65,6 +66,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       return recorder.recordInto(encoder, body)
     },
     wrap: (buffer: GPUBuffer, offset?: number, bytes?: number) => memory.wrap(buffer, offset, bytes),
+    range: (buf: unknown) => ({ buffer: own(buf).gpu, offset: own(buf).offset }),
   }
   return {
     ...recording,
@@ -84,6 +86,11 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     merge: verb(merge),
     dense: verb(dense),
     store: verb(store),
+    lookup: verb(lookup),
+    norm: verb(norm),
+    rope: verb(rope),
+    linear: verb(linear),
+    gate: verb(gate),
     async alloc(requests) {
       state.check()
       let buffers: GpuBuf[] = []

@@ -15,9 +15,14 @@ import { type CoarseCollisionJob, coarseCollision } from '../../sdk/kernels/coar
 import { type CoarseSignsJob, coarseSigns } from '../../sdk/kernels/coarse-signs.ts'
 import { type DenseJob, dense } from '../../sdk/kernels/dense.ts'
 import { type EncodeJob, encode } from '../../sdk/kernels/encode.ts'
+import { type GateJob, gate } from '../../sdk/kernels/gate.ts'
+import { type LinearJob, linear } from '../../sdk/kernels/linear.ts'
+import { type LookupJob, lookup } from '../../sdk/kernels/lookup.ts'
 import { type MergeJob, merge } from '../../sdk/kernels/merge.ts'
+import { type NormJob, norm } from '../../sdk/kernels/norm.ts'
 import { type QueryJob, query } from '../../sdk/kernels/query.ts'
 import { type RerankJob, rerank } from '../../sdk/kernels/rerank.ts'
+import { type RopeJob, rope } from '../../sdk/kernels/rope.ts'
 import { type RotateJob, rotate } from '../../sdk/kernels/rotate.ts'
 import { type SelectJob, select } from '../../sdk/kernels/select.ts'
 import { type StoreJob, store } from '../../sdk/kernels/store.ts'
@@ -38,6 +43,11 @@ export interface HostJobs {
   merge: MergeJob<Bytes>
   dense: DenseJob<Bytes>
   store: StoreJob<Bytes>
+  lookup: LookupJob<Bytes>
+  norm: NormJob<Bytes>
+  rope: RopeJob<Bytes>
+  linear: LinearJob<Bytes>
+  gate: GateJob<Bytes>
 }
 export type Verb = keyof Kernels & keyof HostJobs
 
@@ -54,6 +64,11 @@ const REFERENCE: { readonly [V in Verb]: (job: HostJobs[V]) => void } = {
   merge,
   dense,
   store,
+  lookup,
+  norm,
+  rope,
+  linear,
+  gate,
 }
 
 /** What each verb writes. */
@@ -70,6 +85,11 @@ const OUTPUTS: { readonly [V in Verb]: ReadonlyArray<keyof HostJobs[V] & string>
   merge: ['output', 'lse'],
   dense: ['output', 'lse'],
   store: ['rows', 'refused'],
+  lookup: ['output'],
+  norm: ['output'],
+  rope: ['output'],
+  linear: ['output'],
+  gate: ['output'],
 }
 
 const CANONICAL: SummaryLayout = { block: 1, align: 1 }

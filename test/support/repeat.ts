@@ -41,6 +41,11 @@ const DEFINED: { readonly [V in Verb]: (job: HostJobs[V]) => ReadonlyArray<Array
   merge: (job) => [job.output.u32, job.lse.u32],
   dense: (job) => [job.output.u32, job.lse.u32],
   store: (job) => [job.rows.buf.u32, job.refused.u32],
+  lookup: (job) => [job.output.u32],
+  norm: (job) => [job.output.u32],
+  rope: (job) => [job.output.u32],
+  linear: (job) => [job.output.u32],
+  gate: (job) => [job.output.u32],
 }
 
 /** Two jobs in one call twice, and each alone: the same bytes every time. */
