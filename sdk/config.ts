@@ -93,7 +93,8 @@ const policySchema = z.strictObject({
 
 const PRESETS = { paper: { coarse: 'collision' }, fast: { coarse: 'signs', beta: 0.02 } } as const
 
-const configSchema = z.strictObject({
+/** The schema behind `parseConfig`, for what describes it to others. */
+export const configSchema = z.strictObject({
   layers: whole(1, 1024),
   queryHeads: whole(1, 4096),
   kvHeads: whole(1, 1024),

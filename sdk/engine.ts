@@ -5,6 +5,7 @@ import { parseConfig, type SessionConfig, type SessionOptions } from './config.t
 import { describe, ParisError, throwIfAborted } from './errors.ts'
 import type { TensorInput } from './input.ts'
 import { appendAll, type KeysValues } from './session/append.ts'
+import { encodeAttendAll, type GpuAttention } from './session/record.ts'
 import { type RestoreOptions, restoreState } from './session/restore.ts'
 import type { Session } from './session/session.ts'
 import { Sessions } from './session/sessions.ts'
@@ -36,7 +37,7 @@ export class Engine {
   private readonly ending = new AbortController()
 
   constructor(
-    private readonly backend: Backend,
+    /** @internal */ readonly backend: Backend,
     passedOver: readonly PassedOver[] = [],
   ) {
     this.info = { backend: backend.name, description: backend.description, passedOver }
@@ -106,6 +107,27 @@ export class Engine {
       calls.map(({ state, item: { layer, queries } }) => ({ state, layer, queries })),
       'engine.attendBatch',
       options ?? {},
+    )
+  }
+
+  /**
+   * `session.encodeAttend` of many sessions together, in as few dispatches as their buffers allow. Equal to the single
+   * calls to the bit.
+   * @param items each session once; queries [Hq, d] f32, output [Hq, d] f32 and lse [Hq] f32 as ranges of GPUBuffers,
+   * where outputs may share a GPUBuffer that holds nothing else of the call
+   * @returns as `Session.encodeAppend`
+   * @throws ParisError as `Session.encodeAttend`; `bad_config` for what is no array or a session of another engine
+   */
+  encodeAttendBatch(
+    encoder: GPUCommandEncoder,
+    items: ReadonlyArray<GpuAttention & { session: Session; layer: number }>,
+  ): () => void {
+    const where = 'engine.encodeAttendBatch'
+    const calls = this.callsOf(items, where)
+    return encodeAttendAll(
+      encoder,
+      calls.map(({ state, item }) => ({ state, layer: item.layer, input: item })),
+      where,
     )
   }
 

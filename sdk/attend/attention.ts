@@ -9,6 +9,8 @@ export interface AttendItem extends Omit<RetrieveItem, 'zone' | 'base' | 'k'> {
   /** Where output and lse go; by default to the scratch. */
   readonly output?: Buf
   readonly lse?: Buf
+  /** Attends exactly to the positions [from, to) and to no others. The scratch's `partials` must hold its parts. */
+  readonly range?: readonly [number, number]
 }
 
 /** What a step attended to. */
@@ -75,7 +77,7 @@ export function attendStep(backend: Backend, items: readonly AttendItem[]): Atte
 
 function sparseItem(item: AttendItem): RetrieveItem | undefined {
   const n = item.layer.length
-  if (isDense(n, item.config)) return undefined
+  if (item.range || isDense(n, item.config)) return undefined
   const { sink, retrieval } = zonesOf(n, item.config.policy)
   return { ...item, zone: retrieval, base: sink, k: item.config.policy.k }
 }
@@ -90,7 +92,7 @@ function attendJob(
   const { sink, retrieval } = zonesOf(n, config.policy)
   const where: Pick<AttendJob, 'before' | 'after' | 'ids' | 'k' | 'base'> = sparse
     ? { before: [0, sink], after: [sink + retrieval, n], ids: sparse.found.ids, k: sparse.item.k, base: sink }
-    : { before: [0, n], after: [n, n], ids: null, k: 0, base: 0 }
+    : { before: item.range ?? [0, n], after: [n, n], ids: null, k: 0, base: 0 }
   const job = {
     queries: item.queries,
     keys: layer.keys,

@@ -143,11 +143,23 @@ export class Cache {
     return max
   }
 
-  /** A copy that shares nothing. @throws ParisError `out_of_memory` */
-  async fork(): Promise<Cache> {
-    const copy = await Cache.open(this.backend, this.config, this.store)
-    this.buffers.forEach((buf, i) => this.backend.copy(buf, 0, copy.buffers[i], 0, buf.bytes))
-    this.layers.forEach(({ length, maxKey, loose }, i) => Object.assign(copy.layers[i], { length, maxKey, loose }))
+  /**
+   * A copy that shares nothing.
+   * @param config of the copy: the same but for its policy, whose zones are encoded anew where it differs
+   * @throws ParisError `out_of_memory`
+   */
+  async fork(config = this.config): Promise<Cache> {
+    const copy = await Cache.open(this.backend, config, this.store)
+    const same = config === this.config
+    if (same) this.buffers.forEach((buf, i) => this.backend.copy(buf, 0, copy.buffers[i], 0, buf.bytes))
+    this.layers.forEach(({ keys, values, length, maxKey, loose }, i) => {
+      const layer = Object.assign(copy.layers[i], { length, maxKey, loose })
+      if (same) return
+      this.backend.copy(keys.buf, 0, layer.keys.buf, 0, keys.buf.bytes)
+      this.backend.copy(values.buf, 0, layer.values.buf, 0, values.buf.bytes)
+      const job = copy.encodeJob(i, 0)
+      if (job) this.backend.encode([job])
+    })
     return copy
   }
 

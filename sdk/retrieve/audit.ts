@@ -30,6 +30,16 @@ export class RecallAudit {
     return this.retrievals % this.every === 0
   }
 
+  /** Whether one of the next `count` retrievals is due. */
+  comes(count: number): boolean {
+    return this.every > 0 && (this.retrievals % this.every) + count >= this.every
+  }
+
+  /** Counts retrievals of which none is due. */
+  skip(count: number): void {
+    this.retrievals += count
+  }
+
   add(recall: number): void {
     this.audits++
     this.sum += recall

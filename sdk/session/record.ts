@@ -44,17 +44,33 @@ export function encodeAppend(call: Recording, input: GpuKeysValues): () => void 
 }
 
 /** See `Session.encodeAttend`. */
-export function encodeAttend(call: Recording, input: GpuAttention): () => void {
-  const open = ready(call)
-  const wanted = checkBuffers(call.where, attentionBuffers(call.state, input, 1))
-  return record(call, open, (wrap) => {
-    const { config, scratch, backend, calls } = call.state
-    const { cache } = open
-    const [queries, output, lse] = wanted.map(wrap)
-    attendStep(backend, [
-      { config, rotation: cache.rotation, layer: cache.layer(call.layer), scratch, queries, output, lse },
-    ])
-    calls.attend++
+export function encodeAttend({ state, encoder, layer, where }: Recording, input: GpuAttention): () => void {
+  return encodeAttendAll(encoder, [{ state, layer, input }], where)
+}
+
+/** See `Engine.encodeAttendBatch`. */
+export function encodeAttendAll(
+  encoder: GPUCommandEncoder,
+  items: readonly { readonly state: SessionState; readonly layer: number; readonly input: GpuAttention }[],
+  where: string,
+): () => void {
+  const steps = items.map(({ state, layer, input }) => {
+    const { cache, recorder } = ready({ state, encoder, layer, where })
+    return { state, layer, cache, recorder, wanted: checkBuffers(where, attentionBuffers(state, input, 1)) }
+  })
+  if (new Set(items.map(({ state }) => state)).size < items.length) {
+    const fix = 'Record its layers one after the other.'
+    throw new ParisError('bad_config', { where, got: 'a session twice', want: 'each session once', fix })
+  }
+  if (steps.length === 0) return () => {}
+  const { recorder, state: one } = steps[0]
+  return recorder.recordInto(encoder, () => {
+    const attended = steps.map(({ state: { config, scratch }, layer, cache, wanted }) => {
+      const [queries, output, lse] = wanted.map(({ buffer, offset, bytes }) => recorder.wrap(buffer, offset, bytes))
+      return { config, rotation: cache.rotation, layer: cache.layer(layer), scratch, queries, output, lse }
+    })
+    attendStep(one.backend, attended)
+    for (const { state } of steps) state.calls.attend++
   })
 }
 

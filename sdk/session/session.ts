@@ -1,6 +1,6 @@
 import { type Zones, zonesOf } from '../cache/zones.ts'
 import type { CallOptions } from '../calls.ts'
-import type { SessionConfig } from '../config.ts'
+import { configOptions, type PolicyOptions, parseConfig, type SessionConfig } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { checkTensor, type TensorInput } from '../input.ts'
@@ -12,7 +12,16 @@ import { copyRefused } from './refused.ts'
 import type { Sessions } from './sessions.ts'
 import { snapshotStream } from './snapshot.ts'
 import { type MemoryUse, SessionState } from './state.ts'
-import { type AttendResult, attendAll, checkK, checkQueries, type RetrieveResult, retrieveTop } from './steps.ts'
+import {
+  type AttendResult,
+  attendAll,
+  attendRange,
+  checkK,
+  checkQueries,
+  type RetrieveResult,
+  retrieveTop,
+} from './steps.ts'
+import { undoAppends } from './undo.ts'
 
 /** What a session has done and holds. */
 export interface SessionStats {
@@ -129,6 +138,36 @@ export class Session {
   }
 
   /**
+   * Exact attention to a range of positions, e.g. the part of a sequence that this host holds: a softmax of its own, to
+   * be merged with those of the other ranges by their lse. Not counted as an `attend`.
+   * @param input queries [Hq, d]; positions [from, to), 0 ≤ from ≤ to ≤ the layer's length
+   * @returns output [Hq, d] and lse [Hq]; of an empty range 0 and −Inf
+   * @throws ParisError `bad_length`, `bad_layer`, `bad_dtype`, `bad_shape`, `not_finite`, `out_of_range`, `out_of_memory`,
+   * `aborted`
+   */
+  async attendRange(
+    layer: number,
+    input: { queries: TensorInput; from: number; to: number },
+    options: Pick<CallOptions, 'signal'> = {},
+  ): Promise<AttendResult> {
+    const where = 'session.attendRange'
+    throwIfAborted(options?.signal, where)
+    const queries = checkQueries(this.state, layer, input?.queries, where)
+    return this.state.run(where, async () => {
+      throwIfAborted(options?.signal, where)
+      return attendRange(this.state, layer, queries, input.from, input.to)
+    })
+  }
+
+  /**
+   * @internal Remembers a layer as it is. What is returned takes back everything appended to it since: for a host that
+   * could not keep an append, and lets no other call in between.
+   */
+  undo(layer: number): () => Promise<void> {
+    return undoAppends(this.state, layer)
+  }
+
+  /**
    * `append` recorded into your own encoder on `engine.gpu`, from GPUBuffers that stay yours; nothing is submitted or
    * read back. Record between passes. The length moves at once: submit before the next call that is not a recording, and
    * dispose of a session whose recording was never submitted.
@@ -187,12 +226,19 @@ export class Session {
     })
   }
 
-  /** A second session with the same tokens; the two share nothing from here on. @throws ParisError `out_of_memory` */
-  async fork(): Promise<Session> {
-    return this.state.run('session.fork', async () => {
-      const copy = new SessionState(this.state.backend, this.config)
+  /**
+   * A second session with the same tokens; the two share nothing from here on.
+   * @param options policy: another one for the copy, as `createSession` takes it; without it the same
+   * @throws ParisError `bad_config`, `bad_k`, `out_of_memory`
+   */
+  async fork({ policy }: { readonly policy?: PolicyOptions } = {}): Promise<Session> {
+    const where = 'session.fork'
+    const { config } = this
+    const forked = policy ? parseConfig({ ...configOptions(config), policy }, where) : config
+    return this.state.run(where, async () => {
+      const copy = new SessionState(this.state.backend, forked)
       if (this.state.cache) {
-        await copy.take(await this.state.cache.fork())
+        await copy.take(await this.state.cache.fork(forked))
         copyRefused(this.state, copy)
       }
       return this.siblings.add(copy)

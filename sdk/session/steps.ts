@@ -136,6 +136,38 @@ async function auditRetrieval({ audit, backend, config }: SessionState, item: Re
   audit.add(recallOf(got, await exactTop(backend, item), heads))
 }
 
+/** Attends exactly to the positions [from, to). Inside the queue. @throws ParisError `bad_length` */
+export async function attendRange(
+  state: SessionState,
+  layer: number,
+  queries: Tensor,
+  from: number,
+  to: number,
+): Promise<AttendResult> {
+  const where = 'session.attendRange'
+  const { backend, cache, config, scratch } = state
+  const { queryHeads, kvHeads, headDim } = config.shape
+  const length = state.length(layer)
+  if (![from, to].every(Number.isInteger) || from < 0 || to < from || to > length)
+    throw new ParisError('bad_length', {
+      where: `${where}(from, to)`,
+      got: `[${describe(from)}, ${describe(to)})`,
+      want: `whole numbers with 0 ≤ from ≤ to ≤ ${length}`,
+      fix: 'Ask for positions that the layer holds.',
+    })
+  await checkRefused(state, where)
+  await checkProducts(state, layer, queries, where)
+  if (!cache || from === to) return emptyResult(queryHeads, headDim)
+  const parts = Math.max(1, backend.parts(to - from, kvHeads))
+  await scratch.reserve({ partials: parts * queryHeads * (headDim + 2) * 4 })
+  const [attended] = attendStep(backend, [{ ...attendItem(state, cache, layer, queries), range: [from, to] }])
+  const [output, lse] = await Promise.all([
+    backend.read(attended.output, 0, queryHeads * headDim * 4),
+    backend.read(attended.lse, 0, queryHeads * 4),
+  ])
+  return { output: f32View(output), lse: f32View(lse) }
+}
+
 /** Retrieves without attending. Inside the queue. */
 export async function retrieveTop(
   state: SessionState,

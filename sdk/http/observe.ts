@@ -1,0 +1,25 @@
+import type { MiddlewareHandler } from 'hono'
+import { matchedRoutes } from 'hono/route'
+import type { HttpEnv } from './calls.ts'
+import { toProblem } from './problem.ts'
+import type { Service } from './service.ts'
+
+/** Counts and logs every answer. Routes are told by their patterns, so that no id or token ends up there. */
+export function observe(service: Service): MiddlewareHandler<HttpEnv> {
+  return async (c, next) => {
+    const start = performance.now()
+    await next()
+    const ms = performance.now() - start
+    const patterns = matchedRoutes(c).map(({ path }) => path)
+    const route = patterns.findLast((path) => !path.endsWith('*')) ?? 'none'
+    const { method } = c.req
+    const { status } = c.res
+    service.metrics.observe(KNOWN.has(method) ? method : 'other', route, status, ms)
+    const { logger } = service.options
+    if (!logger) return
+    const code = c.error ? toProblem(c.error).code : undefined
+    logger({ method, route, status, ms, tenant: c.get('tenant'), code, error: status === 500 ? c.error : undefined })
+  }
+}
+
+const KNOWN: ReadonlySet<string> = new Set(['GET', 'POST', 'PUT', 'DELETE', 'HEAD', 'OPTIONS', 'PATCH'])
