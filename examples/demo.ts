@@ -1,109 +1,108 @@
 /**
- * The main job on real input: keys, values and queries that a trained model stored go through a session token by token;
- * each captured query decodes one step. Prints what retrieval finds and what it costs against exact attention.
+ * A trained model reads a text of thousands of tokens with magic numbers hidden in it, then answers questions about them:
+ * with exact attention over everything, and with ParisKV, from the same prompt.
  */
-import { createEngine, type Engine, type PolicyOptions, type Session, summaryBytes, zonesOf } from 'pariskv'
-import { loadCapture, queriesAt, tokensOf } from './support/capture.ts'
-import { Exact } from './support/exact.ts'
+import { fileURLToPath } from 'node:url'
+import { createEngine, summaryBytes } from 'pariskv'
+import { openModelFolder } from '../adapters/node-files.ts'
+import { type Context, generate, loadModel, type Model } from '../sdk/llm/index.ts'
+import { makeHaystack, type Needle } from './support/haystack.ts'
 import { progressBar } from './support/progress.ts'
-import { printRows, type Row, relativeError } from './support/rows.ts'
 
-/** What exact attention says at one captured position. */
-interface Truth {
-  readonly output: Float64Array
-  readonly probabilities: readonly Float64Array[]
-  /** The K keys of the retrieval zone with the largest exact products. */
-  readonly best: ReadonlySet<number>
+const TOKENS = 3072
+const NEEDLES = 24
+const QUESTIONS = 12
+/** Of the text: `npm run demo -- --seed 7` hides other numbers in another one. */
+const SEED = Number(process.argv[process.argv.indexOf('--seed') + 1]) || 1
+
+const folder = new URL('models/needle-9m/', import.meta.url)
+
+/** What one way to attend gave. */
+interface Run {
+  readonly name: string
+  readonly answers: string[]
+  readonly stepMs: number
+  readonly recall: number
 }
 
-const capture = loadCapture()
-const prompt = capture.tokens - capture.positions
-const upTo = (n: number) => Array.from({ length: n }, (_, i) => i)
-
-/** Exact attention everywhere, and the best that any choice of K keys could do. */
-function exactTruths(policy: Session['config']['policy']): { truths: Truth[]; best: Row } {
-  const exact = new Exact(capture)
-  const bar = progressBar('exact')
-  const best: Row = { name: 'exact top-K', recall: 1, mass: 0, error: 0, bytes: 2 * capture.headDim, ms: Number.NaN }
-  const truths = upTo(capture.positions).map((p) => {
-    const length = prompt + p + 1
-    const { sink, retrieval } = zonesOf(length, policy)
-    const truth = { ...exact.attend(p, upTo(length)), best: exact.topK(p, sink, sink + retrieval, policy.k) }
-    const attended = attendedOf(truth.best, length, policy)
-    best.mass += massOf(truth.probabilities, attended) / capture.positions
-    best.error += relativeError(exact.attend(p, [...attended]).output, truth.output) / capture.positions
-    bar(p + 1, capture.positions)
-    return truth
-  })
-  return { truths, best }
-}
-
-/** Plays the capture through a session: the prompt at once, then token by token with a decode step each. */
-async function play(engine: Engine, name: string, policy: PolicyOptions, truths: readonly Truth[]): Promise<Row> {
-  const { queryHeads, headDim, tokens } = capture
-  const session = await engine.createSession({ layers: 1, queryHeads, kvHeads: 1, headDim, capacity: tokens, policy })
-  const loading = progressBar(`${name} load`)
-  await session.append(0, tokensOf(capture, 0, prompt), { onProgress: ({ done, total }) => loading(done, total) })
-  const row: Row = { name, recall: 0, mass: 0, error: 0, bytes: bytesRead(session), ms: 0 }
-  const times: number[] = []
-  const decoding = progressBar(`${name} decode`)
-  for (const [p, truth] of truths.entries()) {
-    await session.append(0, tokensOf(capture, prompt + p, prompt + p + 1))
-    const queries = queriesAt(capture, p)
+/** Asks every question of one context; each is forgotten before the next. */
+async function ask(model: Model, name: string, context: Context, needles: readonly Needle[]): Promise<Run> {
+  const bar = progressBar(name)
+  const answers: string[] = []
+  const length = context.length
+  let [steps, spent] = [0, 0]
+  for (const { name: asked } of needles) {
+    const question = model.tokenizer!.encode(` recall the magic number of ${asked} is`, { special: false })
     const start = performance.now()
-    const { output } = await session.attend(0, { queries })
-    times.push(performance.now() - start)
-    const length = prompt + p + 1
-    const attended = isDense(session) ? new Set(upTo(length)) : await attendedBy(session, queries, length)
-    row.error += relativeError(output, truth.output) / truths.length
-    row.mass += massOf(truth.probabilities, attended) / truths.length
-    row.recall += [...truth.best].filter((n) => attended.has(n)).length / truth.best.size / truths.length
-    decoding(p + 1, truths.length)
+    for (const id of question.slice(0, -1)) await context.step(id)
+    context.accept(question.at(-1)!)
+    let answer = ''
+    for await (const { text } of generate(model, { context, maxTokens: 4, temperature: 0 })) answer += text
+    spent += performance.now() - start
+    steps += question.length + 3
+    answers.push(answer.trim())
+    await context.truncate(length)
+    bar(answers.length, needles.length)
   }
-  row.ms = times.sort((a, b) => a - b)[Math.floor(times.length / 2)]
-  await session.dispose()
-  return row
-}
-
-const isDense = (session: Session) => session.config.policy.denseBelow > capture.tokens
-
-/** Bytes read a key of the retrieval zone: its summary, or its whole key and value where attention is dense. */
-function bytesRead(session: Session): number {
-  const { policy, shape } = session.config
-  return isDense(session) ? 4 * capture.headDim : summaryBytes(shape.paddedDim, policy.normWeighted)
-}
-
-async function attendedBy(session: Session, queries: ReturnType<typeof queriesAt>, length: number) {
-  const { indices } = await session.retrieve(0, { queries })
-  return attendedOf(indices, length, session.config.policy)
-}
-
-/** sink ∪ retrieved ∪ local ∪ buffer. */
-function attendedOf(retrieved: Iterable<number>, length: number, policy: Session['config']['policy']): Set<number> {
-  const { sink, retrieval } = zonesOf(length, policy)
-  return new Set([...upTo(sink), ...retrieved, ...upTo(length).slice(sink + retrieval)])
-}
-
-/** Share of the exact attention that falls on some positions, mean over heads. */
-function massOf(probabilities: readonly Float64Array[], attended: ReadonlySet<number>): number {
-  let sum = 0
-  for (const head of probabilities) for (const n of attended) sum += head[n]
-  return sum / probabilities.length
+  const { recall } = await context.stats()
+  return { name, answers, stepMs: spent / steps, recall: recall.mean }
 }
 
 const engine = await createEngine()
 try {
   console.log(`backend: ${engine.info.backend} (${engine.info.description})`)
   for (const { name, reason } of engine.info.passedOver) console.log(`  passed over ${name}: ${reason}`)
-  console.log(`input: ${capture.tokens} tokens of a trained model's attention head, ${capture.positions} decode steps`)
-  const probe = await engine.createSession({ layers: 1, queryHeads: 4, kvHeads: 1, headDim: 128, capacity: 1 })
-  const { truths, best } = exactTruths(probe.config.policy)
-  printRows([
-    await play(engine, 'exact', { denseBelow: 1 << 20 }, truths),
-    best,
-    await play(engine, 'collision', { coarse: 'collision' }, truths),
-    await play(engine, 'signs', { coarse: 'signs' }, truths),
-  ])
+  const loading = progressBar('load')
+  const model = await loadModel({
+    engine,
+    source: await openModelFolder(fileURLToPath(folder)),
+    onProgress: ({ done, total }) => loading(done, total),
+  })
+  const { text, needles } = makeHaystack(folder, TOKENS - 1, NEEDLES, SEED)
+  const ids = model.tokenizer!.encode(text)
+  const paris = await model.createContext({ capacity: TOKENS + 64, policy: { auditEvery: 7 } })
+  const reading = progressBar('read')
+  const start = performance.now()
+  await paris.prompt(ids, { onProgress: ({ done, total }) => reading(done, total) })
+  const seconds = (performance.now() - start) / 1000
+  console.log(`prompt: ${ids.length} tokens, ${needles.length} magic numbers, read in ${seconds.toFixed(1)} s`)
+  const asked = needles.filter((_, i) => i % Math.floor(NEEDLES / QUESTIONS) === 1)
+  const full = await paris.fork({ attention: 'full' })
+  const exact = await ask(model, 'exact', full, asked)
+  printTable(asked, [exact, await ask(model, 'ParisKV', paris, asked)], paris)
 } finally {
   await engine.dispose()
+}
+
+function printTable(needles: readonly Needle[], runs: readonly Run[], context: Context): void {
+  const right = (run: Run) => run.answers.filter((answer, i) => answer === needles[i].digits).length
+  const line = (cells: readonly string[]) =>
+    console.log(cells.map((cell, i) => cell.padEnd(i === 0 ? 34 : 14)).join(''))
+  console.log('')
+  line(['the magic number of', 'hidden', ...runs.map(({ name }) => name)])
+  for (const [i, { name, digits, depth }] of needles.entries()) {
+    const answers = runs.map(({ answers }) => (answers[i] === digits ? answers[i] : `${answers[i]} ✗`))
+    line([`${name} (at ${Math.round(depth * 100)}%)`, digits, ...answers])
+  }
+  const { shape, policy } = context.config
+  const [n, d] = [context.length, shape.headDim]
+  const row = 4 * d
+  const zone = n - policy.sink - policy.local - ((n - policy.sink) % policy.update)
+  const rows = [n, n - zone + policy.k]
+  const bytes = [n * row, rows[1] * row + zone * summaryBytes(shape.paddedDim)]
+  const summary = (name: string, cells: readonly string[]) => line([name, '', ...cells])
+  summary(
+    'right',
+    runs.map((run) => `${right(run)} of ${needles.length}`),
+  )
+  summary('recall of the 100 best keys', ['', runs[1].recall.toFixed(3)])
+  summary('keys attended to, a head', rows.map(String))
+  summary(
+    'KiB read, a head and step',
+    bytes.map((b) => (b / 1024).toFixed(0)),
+  )
+  summary(
+    'ms a token',
+    runs.map(({ stepMs }) => stepMs.toFixed(1)),
+  )
 }

@@ -1,0 +1,210 @@
+import { type CallOptions, CallQueue } from '../calls.ts'
+import type { PolicyOptions, SessionOptions } from '../config.ts'
+import type { Dtype } from '../dtype.ts'
+import type { Engine } from '../engine.ts'
+import { describe, ParisError, throwIfAborted } from '../errors.ts'
+import type { RestoreOptions } from '../session/restore.ts'
+import { type ModelConfig, parseModelConfig } from './config.ts'
+import { type Attention, Context, type ContextSnapshot, checkIds, stepAll } from './context.ts'
+import type { Decoder } from './decoder.ts'
+import { GpuRunner } from './gpu-runner.ts'
+import { HostRunner } from './host-runner.ts'
+import type { Runner } from './runner.ts'
+import { type ModelSource, readJson, readJsonIfThere } from './source.ts'
+import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
+import { loadWeights, type Weights } from './weights.ts'
+import { MAX_BATCH } from './workspace.ts'
+
+/** How a context keeps and searches its cache. */
+export interface ContextOptions extends Attention, Pick<SessionOptions, 'capacity' | 'seed' | 'store'> {}
+
+/** What `loadModel` takes. */
+export interface LoadOptions extends CallOptions {
+  readonly engine: Engine
+  readonly source: ModelSource
+}
+
+/** Sampling as generation_config.json proposes it. */
+export interface GenerationDefaults {
+  readonly temperature?: number
+  readonly topK?: number
+  readonly topP?: number
+}
+
+/** A decoder on an engine. Made by `loadModel`. */
+export class Model {
+  private readonly runner: Runner
+  private readonly queue = new CallQueue()
+  private readonly contexts = new Set<Context>()
+  private closing: Promise<void> | undefined
+
+  /** @internal */
+  constructor(
+    readonly engine: Engine,
+    readonly config: ModelConfig,
+    /** Undefined where the folder has no tokenizer.json: then prompts are token ids. */
+    readonly tokenizer: Tokenizer | undefined,
+    readonly defaults: GenerationDefaults,
+    private readonly weights: Weights,
+  ) {
+    const { backend } = engine
+    const decoder: Decoder = { backend, config, weights }
+    this.runner = backend.recorder ? new GpuRunner(engine, decoder, backend.recorder) : new HostRunner(engine, decoder)
+  }
+
+  /** Bytes of the weights on the backend. */
+  get bytes(): number {
+    return this.weights.bytes
+  }
+
+  /** How a cache is kept unless told otherwise: as the embedding's weights are. */
+  get store(): Dtype {
+    return this.weights.embedding.dtype
+  }
+
+  /**
+   * Opens an empty context; its memory is taken at once.
+   * @throws ParisError `bad_config`, `out_of_memory`, `disposed`
+   */
+  async createContext(options: ContextOptions, { signal }: Pick<CallOptions, 'signal'> = {}): Promise<Context> {
+    this.checkOpen('model.createContext')
+    return this.adopt(await this.engine.createSession(this.sessionOptions(options), { signal }), [])
+  }
+
+  /** Bytes that a context would hold. @throws ParisError `bad_config` */
+  estimate(options: ContextOptions) {
+    return this.engine.estimate(this.sessionOptions(options))
+  }
+
+  /**
+   * Goes on where a context was when its snapshot was taken.
+   * @throws ParisError as `Engine.restore`; `snapshot_mismatch` for tokens that are not the cache's, `bad_prompt`
+   */
+  async restoreContext({ tokens, cache }: ContextSnapshot, options: RestoreOptions = {}): Promise<Context> {
+    const where = 'model.restoreContext'
+    this.checkOpen(where)
+    const { layers, queryHeads, kvHeads, headDim, vocabulary } = this.config
+    checkIds(tokens, vocabulary, where)
+    const expect = { layers, queryHeads, kvHeads, headDim, ...options.expect }
+    const session = await this.engine.restore(cache, { ...options, expect })
+    const lengths = session.stats().layers.map(({ length }) => length)
+    if (lengths.every((length) => length === lengths[0]) && lengths[0] <= tokens.length)
+      return this.adopt(session, tokens)
+    await session.dispose()
+    throw new ParisError('snapshot_mismatch', {
+      where,
+      got: `${tokens.length} tokens for a cache of ${Math.max(...lengths)}`,
+      want: 'the tokens of the same snapshot',
+      fix: 'Keep tokens and cache of one snapshot together.',
+    })
+  }
+
+  /**
+   * One decode step of several contexts together: the weights are read once for all of them.
+   * @param items at most 64 contexts of this model, none twice
+   * @returns logits [V] of each, in their order
+   * @throws ParisError as `Context.step`; `bad_config` for other items. Then nothing has changed
+   */
+  async decodeBatch(
+    items: readonly { readonly context: Context; readonly id?: number }[],
+    options: { signal?: AbortSignal; ahead?: boolean } = {},
+  ): Promise<Float32Array[]> {
+    this.checkOpen('model.decodeBatch')
+    const own = Array.isArray(items) && items.every((item) => this.contexts.has(item?.context))
+    if (own && items.length <= MAX_BATCH && new Set(items.map(({ context }) => context)).size === items.length)
+      return stepAll(items, options)
+    throw new ParisError('bad_config', {
+      where: 'model.decodeBatch(items)',
+      got: own ? `${items.length} items, or a context twice` : describe(items),
+      want: `at most ${MAX_BATCH} different open contexts of this model`,
+      fix: 'Make smaller batches of contexts that this model created.',
+    })
+  }
+
+  /** Frees contexts, activations and weights once the calls made before have ended. May be called again. */
+  async dispose(): Promise<void> {
+    this.closing ??= this.close()
+    return this.closing
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.dispose()
+  }
+
+  private async close(): Promise<void> {
+    for (const context of [...this.contexts]) await context.dispose()
+    await this.queue.run(async () => {
+      await this.runner.dispose()
+      this.engine.backend.free(this.weights.buffers)
+    })
+  }
+
+  private adopt(session: Context['session'], tokens: readonly number[]): Context {
+    const { queue, runner, contexts } = this
+    return new Context(
+      {
+        queue,
+        runner,
+        vocabulary: this.config.vocabulary,
+        policyOf: (options, capacity) => this.policyOf(options, capacity),
+        opened: (context) => contexts.add(context),
+        closed: (context) => contexts.delete(context),
+      },
+      session,
+      tokens,
+    )
+  }
+
+  private sessionOptions(options: ContextOptions): SessionOptions {
+    const { layers, queryHeads, kvHeads, headDim } = this.config
+    const { capacity, seed, store = this.store } = options ?? {}
+    return { layers, queryHeads, kvHeads, headDim, capacity, seed, store, policy: this.policyOf(options, capacity) }
+  }
+
+  private policyOf({ attention = 'paris', policy }: Attention, capacity: number): PolicyOptions {
+    if (attention !== 'paris' && attention !== 'full')
+      throw new ParisError('bad_config', {
+        where: 'model.createContext(attention)',
+        got: describe(attention),
+        want: "'paris' or 'full'",
+        fix: 'Leave it out for retrieval.',
+      })
+    const weighted = policy?.normWeighted ?? 'auto'
+    if (attention === 'paris') return { ...policy, normWeighted: weighted === 'auto' ? !this.config.qkNorm : weighted }
+    // With every token in the sink there is no zone to encode, and nothing is left to retrieval.
+    const [sink, denseBelow] = [Math.min(capacity, 1 << 20), Math.min(capacity + 1, 1 << 28)]
+    return { ...policy, normWeighted: false, sink, denseBelow }
+  }
+
+  private checkOpen(where: string): void {
+    if (!this.closing) return
+    throw new ParisError('disposed', {
+      where,
+      got: 'a disposed model',
+      want: 'an open one',
+      fix: 'Load the model again; dispose only after the last call.',
+    })
+  }
+}
+
+/**
+ * Reads a Hugging Face folder (Llama, Qwen2, Qwen3; bf16, f16 or f32) onto an engine: config.json, safetensors files,
+ * tokenizer.json, generation_config.json.
+ * @param options progress in bytes of weights; an abort frees what was taken
+ * @throws ParisError `bad_model` naming the file, `out_of_memory`, `aborted`
+ */
+export async function loadModel({ engine, source, ...call }: LoadOptions): Promise<Model> {
+  throwIfAborted(call.signal, 'loadModel')
+  const files = await source.list()
+  const generation = await readJsonIfThere(source, 'generation_config.json', files)
+  const config = parseModelConfig(await readJson(source, 'config.json'), generation)
+  const tokenizer = await loadTokenizer(source)
+  const weights = await loadWeights(engine.backend, source, config, call)
+  return new Model(engine, config, tokenizer, defaultsOf(generation), weights)
+}
+
+function defaultsOf(generation: Readonly<Record<string, unknown>> = {}): GenerationDefaults {
+  if (generation.do_sample !== true) return {}
+  const number = (name: string) => (typeof generation[name] === 'number' ? (generation[name] as number) : undefined)
+  return { temperature: number('temperature') ?? 1, topK: number('top_k') ?? 50, topP: number('top_p') }
+}
