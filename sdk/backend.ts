@@ -57,9 +57,10 @@ export interface GpuRecorder {
   /**
    * Records the verbs called by `body` into the caller's encoder, outside any pass of it; nothing is submitted. Inside
    * `body`, recordings into the same encoder join this one.
-   * @returns frees the recording's few KiB of job words: to be called after the submit
+   * @returns frees the recording's few KiB of job words: to be called after the submit. With true, where the commands were
+   * submitted for sure, their memory serves the next recordings.
    */
-  recordInto(encoder: GPUCommandEncoder, body: () => void): () => void
+  recordInto(encoder: GPUCommandEncoder, body: () => void): (submitted?: boolean) => void
   /** A caller's GPUBuffer, or a range of it from a multiple of 16, as a Buf. It stays the caller's. */
   wrap(buffer: GPUBuffer, offset?: number, bytes?: number): Buf
   /** Where a Buf of this backend lies, for `wrap`, commands of one's own, and sessions that record. */

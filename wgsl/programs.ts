@@ -37,7 +37,7 @@ const program = (source: Program['source'], bindings: Program['bindings'], field
   fields,
 })
 const summary = { sign_words: 'Word', magnitudes: 'Word', weights: 'Word', scales: 'u32' } as const
-const linear = { input: 'vec4<f32>', weights: 'vec4<u32>', bias: 'f32', 'output!': 'f32' } as const
+const linear = { input: 'vec4<f32>', weights: 'vec4<u32>', bias: 'f32' } as const
 const linearFields = ['tokens', 'token0', 'inputs', 'outputs', 'biased', 'adds']
 const chunked = ['zone', 'stride', 'count', 'chunk']
 
@@ -194,12 +194,23 @@ export const PROGRAMS = {
     'width',
     'epsilon: f32',
   ]),
-  // x = ⌈outer · inner · d / 8 / 256⌉
-  rope: program('rope', { input: 'vec4<u32>', table: 'vec4<f32>', 'output!': 'vec4<u32>' }, ['outer', 'inner', 'd']),
-  // x = ⌈m / (1024 / LANES)⌉, a job for every 8 tokens
-  'linear-few': program('linear', linear, linearFields),
+  // x = ⌈outer · inner / (256 / LANES)⌉
+  rope: program('rope', { input: 'vec4<u32>', table: 'vec4<f32>', norm: 'vec4<f32>', 'output!': 'vec4<u32>' }, [
+    'outer',
+    'inner',
+    'd',
+    'turned',
+    'normed',
+    'tokens_outer',
+    'epsilon: f32',
+  ]),
+  // x = ⌈m / (1024 / LANES)⌉, half as many outputs a workgroup where GATED; a job for every 8 tokens
+  'linear-few': program('linear', { ...linear, norm: 'vec4<f32>', up: 'vec4<u32>', 'output!': 'f32' }, [
+    ...linearFields,
+    'epsilon: f32',
+  ]),
   // x = ⌈m / 128⌉, a job for every 64 tokens
-  'linear-many': program('linear', linear, linearFields),
+  'linear-many': program('linear', { ...linear, 'output!': 'f32' }, linearFields),
   // x = ⌈count / 256⌉
   gate: program('gate', { gate: 'f32', up: 'f32', 'output!': 'f32' }, ['count']),
 } as const satisfies Record<string, Program>

@@ -52,3 +52,9 @@ fn scaled4(bits: vec4<u32>, top: u32, signs: u32) -> vec4<f32> {
 fn exponent(top: u32) -> i32 { return select(i32(top) - 127, 0, top == 0u); }
 // 2^e for -126 <= e <= 127.
 fn power(e: i32) -> f32 { return bitcast<f32>(u32(e + 127) << 23u); }
+
+// x / (1 + e^-x) from e^-|x|, which never overflows.
+fn silu(x: f32) -> f32 {
+  let e = exp(-abs(x));
+  return x * (select(1.0, e, x < 0.0) / (1.0 + e));
+}

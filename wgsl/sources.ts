@@ -774,8 +774,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>) {
   need[job.at_need + h] = -1000;
 }
 `,
-  gate: `// gate: output = silu(gate) · up, one value a thread; silu(x) = x / (1 + e^-x) from e^-|x|, which never overflows.
-// IN_PLACE: the output holds the gate.
+  gate: `// gate: output = silu(gate) · up, one value a thread. IN_PLACE: the output holds the gate.
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -784,8 +783,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (i >= job.count) { return; }
   var x = 0.0;
   if (IN_PLACE == 1u) { x = output[job.at_output + i]; } else { x = gate[job.at_gate + i]; }
-  let e = exp(-abs(x));
-  output[job.at_output + i] = x * (select(1.0, e, x < 0.0) / (1.0 + e)) * up[job.at_up + i];
+  output[job.at_output + i] = silu(x) * up[job.at_up + i];
 }
 `,
   histogram: `// Counts scores into BINS bins of (score - LO) >> SHIFT: in workgroup memory where they fit (FITS), REP copies against
@@ -874,15 +872,31 @@ fn finish(sum: f32, token: u32, row: u32, job: Job) {
 // take 8 coordinates each of four rows, so that a row's loads are coalesced and 16 bytes wide; the next ones are on their
 // way while these are multiplied. 1024 / LANES rows a workgroup. Lanes are added up in workgroup memory: LANES / 8
 // interleaved strips of eight, then the strips in order. COLUMNS is the number of tokens, rounded up to 1, 2, 4 or 8.
+// NORM: the input is multiplied by the norm's weight on its way, and the sums by the norm's factor at the end, from squares
+// that every LANES threads add up like the sums. GATED: the four rows are two of \`weights\` and the same two of \`up\`.
 const GROUPS = 256u / LANES;
+// Outputs of LANES threads.
+const EACH = select(4u, 2u, GATED == 1u);
 const STRIPS = LANES / 8u;
 // Tokens added up at a time.
 const TURN = min(COLUMNS, 2u);
 var<workgroup> part: array<vec4<f32>, 256u * TURN>;
+var<workgroup> squares: array<f32, select(1u, 256u * TURN, NORM == 1u)>;
 
+fn upRaw(row: u32, c: u32, job: Job) -> Raw {
+  let at = job.at_up + (row * (job.inputs / 8u) + c) * UNITS;
+  let lo = up[at];
+  if (DTYPE == 0u) { return Raw(lo, up[at + 1u]); }
+  return Raw(lo, lo);
+}
 struct Four { r0: Raw, r1: Raw, r2: Raw, r3: Raw }
 fn load(row: u32, c: u32, job: Job) -> Four {
   let last = job.outputs - 1u;
+  if (GATED == 1u) {
+    let r0 = min(row, last);
+    let r1 = min(row + 1u, last);
+    return Four(weightRaw(r0, c, job), weightRaw(r1, c, job), upRaw(r0, c, job), upRaw(r1, c, job));
+  }
   return Four(weightRaw(min(row, last), c, job), weightRaw(min(row + 1u, last), c, job),
     weightRaw(min(row + 2u, last), c, job), weightRaw(min(row + 3u, last), c, job));
 }
@@ -892,33 +906,61 @@ fn widenFour(w: Four) -> FourF {
     widenF(DTYPE, w.r2.lo, w.r2.hi), widenF(DTYPE, w.r3.lo, w.r3.hi));
 }
 fn inner(x: EightF, w: EightF) -> f32 { return dot(x.a, w.a) + dot(x.b, w.b); }
-// Four rows' products with the eight coordinates of a token; one beyond the last gets the last one's, which nobody writes.
-fn products(w: FourF, token: u32, c: u32, job: Job) -> vec4<f32> {
+// Four rows' sums of a token, and its sum of squares.
+struct Sums { rows: vec4<f32>, squares: f32 }
+// Adds the products with eight coordinates; a token beyond the last gets the last one's, which nobody writes.
+fn add(sums: Sums, w: FourF, scale: EightF, token: u32, c: u32, job: Job) -> Sums {
   let at = job.at_input + (job.token0 + min(token, job.tokens - 1u)) * (job.inputs / 4u) + 2u * c;
-  let x = EightF(input[at], input[at + 1u]);
-  return vec4<f32>(inner(x, w.r0), inner(x, w.r1), inner(x, w.r2), inner(x, w.r3));
+  var x = EightF(input[at], input[at + 1u]);
+  var squares = sums.squares;
+  if (NORM == 1u) {
+    squares += inner(x, x);
+    x = EightF(x.a * scale.a, x.b * scale.b);
+  }
+  return Sums(sums.rows + vec4<f32>(inner(x, w.r0), inner(x, w.r1), inner(x, w.r2), inner(x, w.r3)), squares);
+}
+fn scaleAt(c: u32, job: Job) -> EightF {
+  if (NORM == 0u) { return EightF(); }
+  return EightF(norm[job.at_norm + 2u * c], norm[job.at_norm + 2u * c + 1u]);
 }
 
 // Tokens token and token + 1, over the lanes.
-fn addUp(a: vec4<f32>, b: vec4<f32>, token: u32, row0: u32, lid: u32, job: Job) {
-  part[lid] = a;
-  if (TURN == 2u) { part[256u + lid] = b; }
+fn addUp(a: Sums, b: Sums, token: u32, row0: u32, lid: u32, job: Job) {
+  part[lid] = a.rows;
+  if (NORM == 1u) { squares[lid] = a.squares; }
+  if (TURN == 2u) {
+    part[256u + lid] = b.rows;
+    if (NORM == 1u) { squares[256u + lid] = b.squares; }
+  }
   workgroupBarrier();
   let first = lid / STRIPS * LANES + lid % STRIPS;
   if (lid < GROUPS * STRIPS * TURN) {
     var sum = part[first];
     for (var k = 1u; k < 8u; k++) { sum += part[first + k * STRIPS]; }
     part[first] = sum;
+    if (NORM == 1u) {
+      var square = squares[first];
+      for (var k = 1u; k < 8u; k++) { square += squares[first + k * STRIPS]; }
+      squares[first] = square;
+    }
   }
   workgroupBarrier();
   // One thread a row and token.
-  if (lid < GROUPS * TURN * 4u) {
-    let which = lid / (4u * GROUPS);
-    let r = lid % (4u * GROUPS);
-    let at = which * 256u + r / 4u * LANES;
-    var sum = part[at][r % 4u];
-    for (var k = 1u; k < STRIPS; k++) { sum += part[at + k][r % 4u]; }
-    if (row0 + r < job.outputs && token + which < job.tokens) { finish(sum, token + which, row0 + r, job); }
+  if (lid < GROUPS * TURN * EACH) {
+    let which = lid / (EACH * GROUPS);
+    let r = lid % (EACH * GROUPS);
+    let at = which * 256u + r / EACH * LANES;
+    var sum = part[at];
+    for (var k = 1u; k < STRIPS; k++) { sum += part[at + k]; }
+    if (NORM == 1u) {
+      var square = squares[at];
+      for (var k = 1u; k < STRIPS; k++) { square += squares[at + k]; }
+      sum *= 1.0 / sqrt(square / f32(job.inputs) + job.epsilon);
+    }
+    if (row0 + r < job.outputs && token + which < job.tokens) {
+      let y = sum[r % EACH];
+      finish(select(y, silu(y) * sum[(r % EACH + 2u) % 4u], GATED == 1u), token + which, row0 + r, job);
+    }
   }
   workgroupBarrier();
 }
@@ -926,11 +968,11 @@ fn addUp(a: vec4<f32>, b: vec4<f32>, token: u32, row0: u32, lid: u32, job: Job) 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
-  let row0 = blockOf(wid, job) * 4u * GROUPS;
+  let row0 = blockOf(wid, job) * EACH * GROUPS;
   if (row0 >= job.outputs) { return; }
-  let row = row0 + lid / LANES * 4u;
+  let row = row0 + lid / LANES * EACH;
   let eights = job.inputs / 8u;
-  var a0 = vec4<f32>(0.0);
+  var a0 = Sums();
   var a1 = a0;
   var a2 = a0;
   var a3 = a0;
@@ -944,17 +986,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     loop {
       let next = load(row, min(c + LANES, eights - 1u), job);
       let w = widenFour(raw);
-      a0 += products(w, 0u, c, job);
-      if (COLUMNS > 1u) { a1 += products(w, 1u, c, job); }
+      let scale = scaleAt(c, job);
+      a0 = add(a0, w, scale, 0u, c, job);
+      if (COLUMNS > 1u) { a1 = add(a1, w, scale, 1u, c, job); }
       if (COLUMNS > 2u) {
-        a2 += products(w, 2u, c, job);
-        a3 += products(w, 3u, c, job);
+        a2 = add(a2, w, scale, 2u, c, job);
+        a3 = add(a3, w, scale, 3u, c, job);
       }
       if (COLUMNS > 4u) {
-        a4 += products(w, 4u, c, job);
-        a5 += products(w, 5u, c, job);
-        a6 += products(w, 6u, c, job);
-        a7 += products(w, 7u, c, job);
+        a4 = add(a4, w, scale, 4u, c, job);
+        a5 = add(a5, w, scale, 5u, c, job);
+        a6 = add(a6, w, scale, 6u, c, job);
+        a7 = add(a7, w, scale, 7u, c, job);
       }
       c += LANES;
       if (c >= eights) { break; }
@@ -1343,34 +1386,59 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (lane == 0u && mine) { estimates[job.at_estimates + h * job.count + i] = best; }
 }
 `,
-  rope: `// rope: input [outer, inner, d] f32 -> output [inner, outer, d]; with TABLE, rows turned by the table's row of their token
-// (d/2 cosines, then d/2 sines). One thread four pairs (j, j + d/2). Without a table bits are moved as they are.
+  rope: `// rope: input [outer, inner, d] f32 -> output [inner, outer, d]; where the job says so, rows are RMS-normalized, then turned
+// by the table's row of their token (d/2 cosines, then d/2 sines). LANES threads a row, each four pairs (j, j + d/2) at a
+// time. A row that is neither keeps its bits.
+const ROWS = 256u / LANES;
+var<workgroup> part: array<f32, 256>;
+
+fn valueAt(i: u32) -> vec4<f32> { return bitcast<vec4<f32>>(input[i]); }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let job = jobs[wid.z];
+  let rows = job.outer * job.inner;
+  let row0 = blockOf(wid, job) * ROWS;
+  if (row0 >= rows) { return; }
+  let row = row0 + lid / LANES;
+  let lane = lid % LANES;
   let half = job.d / 8u;
-  let i = blockOf(wid, job) * 256u + lid;
-  if (i >= job.outer * job.inner * half) { return; }
-  let row = i / half;
-  let j = i % half;
+  let src = job.at_input + row * 2u * half;
+  var factor = 1.0;
+  if (job.normed == 1u) {
+    var squares = 0.0;
+    if (row < rows) {
+      for (var j = lane; j < 2u * half; j += LANES) { squares += dot(valueAt(src + j), valueAt(src + j)); }
+    }
+    part[lid] = squares;
+    workgroupBarrier();
+    squares = 0.0;
+    for (var k = 0u; k < LANES; k++) { squares += part[lid - lane + k]; }
+    factor = 1.0 / sqrt(squares / f32(job.d) + job.epsilon);
+  }
+  if (row >= rows) { return; }
   let o = row / job.inner;
   let n = row % job.inner;
-  let src = job.at_input + row * 2u * half + j;
-  var a = input[src];
-  var b = input[src + half];
-  if (TABLE == 1u) {
-    let t = job.at_table + select(n, o, TOKENS_OUTER == 1u) * 2u * half + j;
-    let cosine = table[t];
-    let sine = table[t + half];
-    let x = bitcast<vec4<f32>>(a);
-    let y = bitcast<vec4<f32>>(b);
-    a = bitcast<vec4<u32>>(x * cosine - y * sine);
-    b = bitcast<vec4<u32>>(y * cosine + x * sine);
+  let dst = job.at_output + (n * job.outer + o) * 2u * half;
+  for (var j = lane; j < half; j += LANES) {
+    var a = input[src + j];
+    var b = input[src + half + j];
+    if (job.normed == 1u) {
+      a = bitcast<vec4<u32>>(bitcast<vec4<f32>>(a) * factor * norm[job.at_norm + j]);
+      b = bitcast<vec4<u32>>(bitcast<vec4<f32>>(b) * factor * norm[job.at_norm + half + j]);
+    }
+    if (job.turned == 1u) {
+      let t = job.at_table + select(n, o, job.tokens_outer == 1u) * 2u * half + j;
+      let cosine = table[t];
+      let sine = table[t + half];
+      let x = bitcast<vec4<f32>>(a);
+      let y = bitcast<vec4<f32>>(b);
+      a = bitcast<vec4<u32>>(x * cosine - y * sine);
+      b = bitcast<vec4<u32>>(y * cosine + x * sine);
+    }
+    output[dst + j] = a;
+    output[dst + half + j] = b;
   }
-  let dst = job.at_output + (n * job.outer + o) * 2u * half + j;
-  output[dst] = a;
-  output[dst + half] = b;
 }
 `,
   rotate: `// rotate: x [R, d] f32 -> y [R, D] f32 butterflies of x · 2^-e, exponents [R] i32.
@@ -1678,6 +1746,12 @@ fn scaled4(bits: vec4<u32>, top: u32, signs: u32) -> vec4<f32> {
 fn exponent(top: u32) -> i32 { return select(i32(top) - 127, 0, top == 0u); }
 // 2^e for -126 <= e <= 127.
 fn power(e: i32) -> f32 { return bitcast<f32>(u32(e + 127) << 23u); }
+
+// x / (1 + e^-x) from e^-|x|, which never overflows.
+fn silu(x: f32) -> f32 {
+  let e = exp(-abs(x));
+  return x * (select(1.0, e, x < 0.0) / (1.0 + e));
+}
 `,
   store: `// store: tokens [H, T, d] of a dtype -> rows [H, cap, d] of another, at a position. One thread eight coordinates: d is a
 // multiple of 8, so no word has two writers. Integers alone: round to nearest even, equal to the bit; what is not finite,

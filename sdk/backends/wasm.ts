@@ -43,7 +43,7 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
   const linear = new LinearMemory(memory, exports, maxBytes)
   return {
     ...kernelsOf(exports),
-    ...modelKernels(exports),
+    ...modelKernels(exports, linear),
     name: 'wasm',
     description: 'WebAssembly SIMD, one thread',
     layout: { block: 16, align: 1 },

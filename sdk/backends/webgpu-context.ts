@@ -21,6 +21,8 @@ export interface Histogram {
   unsure: boolean
 }
 
+const tasksOf = (task: Task | Task[]) => (Array.isArray(task) ? task : [task])
+
 /** What the kernels share: the recorder, private working memory, and stand-ins for absent buffers. */
 export class GpuContext {
   readonly recorder: Recorder
@@ -65,7 +67,7 @@ export class GpuContext {
   ): void {
     if (jobs.length === 1) {
       const planned = plan(jobs[0])
-      if (planned) this.recorder.run(keyOf(name, planned.spec), name, planned.spec, [planned.task].flat())
+      if (planned) this.recorder.run(keyOf(name, planned.spec), name, planned.spec, tasksOf(planned.task))
       return
     }
     const bySpec = new Map<string, { spec: Spec; tasks: Task[] }>()
@@ -74,7 +76,7 @@ export class GpuContext {
       if (!planned) continue
       const key = keyOf(name, planned.spec)
       const known = bySpec.get(key) ?? { spec: planned.spec, tasks: [] }
-      known.tasks.push(...[planned.task].flat())
+      known.tasks.push(...tasksOf(planned.task))
       bySpec.set(key, known)
     }
     for (const [key, { spec, tasks }] of bySpec) this.recorder.run(key, name, spec, tasks)

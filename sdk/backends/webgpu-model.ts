@@ -3,7 +3,7 @@ import type { Buf } from '../bytes.ts'
 import { dtypeBytes } from '../dtype.ts'
 import { ParisError } from '../errors.ts'
 import type { GateJob } from '../kernels/gate.ts'
-import type { LinearJob } from '../kernels/linear.ts'
+import { type LinearJob, requireFusible } from '../kernels/linear.ts'
 import type { LookupJob } from '../kernels/lookup.ts'
 import type { NormJob } from '../kernels/norm.ts'
 import type { RopeJob } from '../kernels/rope.ts'
@@ -47,24 +47,32 @@ export function norm(gpu: GpuContext, jobs: readonly NormJob[]): void {
 }
 
 export function rope(gpu: GpuContext, jobs: readonly RopeJob[]): void {
-  gpu.each('rope', jobs, ({ input, outer, inner, d, output, table, tokensAxis }) => ({
-    spec: { TABLE: table ? 1 : 0, TOKENS_OUTER: tokensAxis === 'outer' ? 1 : 0 },
-    task: {
-      bind: [bindWhole(gpu, 'rope', input), table ? bind(table) : gpu.none, bindWhole(gpu, 'rope', output)],
-      fields: [outer, inner, d],
-      x: Math.ceil((outer * inner * d) / 8 / 256),
+  // A job without a table or norm is bound to another's, which it does not read: jobs bound alike run as one dispatch.
+  const angles = jobs.find(({ table }) => table)?.table
+  const weight = jobs.find(({ norm }) => norm)?.norm?.weight
+  gpu.each('rope', jobs, ({ input, outer, inner, d, output, table, norm, tokensAxis }) => {
+    const lanes = Math.min(32, powerOfTwo(d / 8))
+    const [from, to] = [bindWhole(gpu, 'rope', input), bindWhole(gpu, 'rope', output)]
+    const flags = [table ? 1 : 0, norm ? 1 : 0, tokensAxis === 'outer' ? 1 : 0]
+    const task = {
+      bind: [from, bindSome(gpu, table ?? angles), bindSome(gpu, norm?.weight ?? weight), to],
+      fields: [outer, inner, d, ...flags, norm?.epsilon ?? 0],
+      x: Math.ceil((outer * inner) / (256 / lanes)),
       heads: 1,
-    },
-  }))
+    }
+    return { spec: { LANES: lanes }, task }
+  })
 }
 
 export function linear(gpu: GpuContext, jobs: readonly LinearJob[]): void {
+  for (const job of jobs) requireFusible(job)
   gpu.each('linear-few', jobs, (job) => {
-    if (job.tokens > FEW) return undefined
-    const lanes = lanesFor(job.inputs / 32)
-    const columns = powerOfTwo(Math.min(8, job.tokens))
-    const task = linearTasks(gpu, 'linear-few', job, 1024 / lanes, 8)
-    return { spec: { DTYPE: DTYPES[job.dtype], LANES: lanes, COLUMNS: columns }, task }
+    const { tokens, inputs, dtype, norm, gated } = job
+    if (tokens > FEW) return undefined
+    const lanes = lanesFor(inputs / 32)
+    const columns = powerOfTwo(Math.min(8, tokens))
+    const spec = { DTYPE: DTYPES[dtype], LANES: lanes, COLUMNS: columns, NORM: norm ? 1 : 0, GATED: gated ? 1 : 0 }
+    return { spec, task: linearTasks(gpu, 'linear-few', job, (gated ? 512 : 1024) / lanes, 8) }
   })
   gpu.each('linear-many', jobs, (job) => {
     if (job.tokens <= FEW) return undefined
@@ -74,13 +82,16 @@ export function linear(gpu: GpuContext, jobs: readonly LinearJob[]): void {
 
 /** @param unit outputs of a workgroup @param columns tokens of one */
 function linearTasks(gpu: GpuContext, name: ProgramName, job: LinearJob, unit: number, columns: number) {
-  const { tokens, inputs, outputs, bias, add } = job
+  const { tokens, inputs, outputs, bias, add, norm, gated } = job
   const step = inputs * dtypeBytes(job.dtype)
-  const [input, output] = [bindWhole(gpu, name, job.input), bindWhole(gpu, name, job.output)]
-  const bindings = [input, bind(job.weights, outputs * step, step), bias ? bind(bias) : gpu.none, output]
+  const bindMatrix = (buf: Buf) => bind(buf, outputs * step, step)
+  const bindings = [bindWhole(gpu, name, job.input), bindMatrix(job.weights), bindSome(gpu, bias)]
+  if (name === 'linear-few') bindings.push(bindSome(gpu, norm?.weight), gated ? bindMatrix(gated) : gpu.none)
+  bindings.push(bindWhole(gpu, name, job.output))
   return Array.from({ length: Math.ceil(tokens / columns) }, (_, i) => {
     const count = Math.min(columns, tokens - i * columns)
     const fields = [count, i * columns, inputs, outputs, bias ? 1 : 0, add ? 1 : 0]
+    if (name === 'linear-few') fields.push(norm?.epsilon ?? 0)
     const task = { bind: bindings, fields, x: Math.ceil(outputs / unit), heads: 1 }
     return byBlocks(name, task, gpu.recorder.reach, unit)
   }).flat()
@@ -100,6 +111,8 @@ export function gate(gpu: GpuContext, jobs: readonly GateJob[]): void {
     return { spec: { IN_PLACE: inPlace ? 1 : 0 }, task: byBlocks('gate', task, gpu.recorder.reach, 256) }
   })
 }
+
+const bindSome = (gpu: GpuContext, buf: Buf | undefined) => (buf ? bind(buf) : gpu.none)
 
 const powerOfTwo = (x: number) => 2 ** Math.ceil(Math.log2(x))
 

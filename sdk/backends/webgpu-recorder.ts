@@ -22,6 +22,9 @@ export class Recorder {
   private pass: GPUComputePassEncoder | undefined
   private arena: Arena
   private readonly groups = new Map<string, GPUBindGroup>()
+  /** Of callers' recordings that were submitted. */
+  private readonly spare: Arena[] = []
+  private disposed = false
   private caller: { arenas: Arena[]; buffers: GPUBuffer[] } | undefined
 
   constructor(device: GPUDevice, pipelines: Pipelines, state: DeviceState, maxWindow: number, maxGroups: number) {
@@ -202,10 +205,10 @@ export class Recorder {
 
   /**
    * Records what `body` calls into the caller's encoder, between its passes. What was recorded before is submitted first.
-   * @returns frees the few KiB of job words; call it once the commands are submitted. One that joins the recording under
-   * way leaves that to it.
+   * @returns frees the few KiB of job words; call it once the commands are submitted, and with true where that is sure:
+   * then later recordings use the words' memory again. One that joins the recording under way leaves that to it.
    */
-  recordInto(encoder: GPUCommandEncoder, body: () => void): () => void {
+  recordInto(encoder: GPUCommandEncoder, body: () => void): (submitted?: boolean) => void {
     if (this.caller && this.encoder === encoder) {
       body()
       return () => {}
@@ -217,8 +220,11 @@ export class Recorder {
     this.caller = caller
     this.arena = this.ownArena(caller)
     this.encoder = encoder
-    const release = () => {
-      for (const arena of caller.arenas) arena.gpu.destroy()
+    const release = (submitted = false) => {
+      for (const arena of caller.arenas.splice(0)) {
+        if (submitted && !this.disposed) this.spare.push(arena)
+        else arena.gpu.destroy()
+      }
       for (const buffer of caller.buffers) buffer.destroy()
     }
     try {
@@ -238,7 +244,7 @@ export class Recorder {
   }
 
   private ownArena(caller: { arenas: Arena[] }): Arena {
-    const arena = new Arena(this.device, this.pipelines.uniforms, ARENA / 4)
+    const arena = this.spare.pop() ?? new Arena(this.device, this.pipelines.uniforms, ARENA / 4)
     caller.arenas.push(arena)
     return arena
   }
@@ -252,6 +258,7 @@ export class Recorder {
     this.pass = undefined
     this.encoder = undefined
     this.groups.clear()
-    this.arena.gpu.destroy()
+    this.disposed = true
+    for (const arena of [this.arena, ...this.spare.splice(0)]) arena.gpu.destroy()
   }
 }

@@ -21,8 +21,9 @@ export function byBlocks(
   unit: number,
   first: readonly (number | undefined)[] = [],
 ): Task[] {
-  const wide = task.bind.map((binding) => binding.step !== undefined && tooWide(binding, bytes))
-  if (!wide.includes(true)) return [task]
+  const isWide = (binding: Binding) => binding.step !== undefined && tooWide(binding, bytes)
+  if (!task.bind.some(isWide)) return [task]
+  const wide = task.bind.map(isWide)
   const stepOf = (binding: Binding, i: number) => (wide[i] ? (binding.step ?? 0) : 0)
   const block = Math.max(...task.bind.map(stepOf)) * unit
   const most = Math.min(groups, Math.floor((bytes - 2 * ALIGN) / block))

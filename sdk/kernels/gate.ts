@@ -14,5 +14,8 @@ export interface GateJob<B extends Buf = Buf> {
 /** Reference in f64. A gate far below zero gives 0, one far above gives gate · up. */
 export function gate(job: GateJob<Bytes>): void {
   const [x, up, output] = [job.gate.f32, job.up.f32, job.output.f32]
-  for (let i = 0; i < job.count; i++) output[i] = (x[i] / (1 + Math.exp(-x[i]))) * up[i]
+  for (let i = 0; i < job.count; i++) output[i] = silu(x[i]) * up[i]
 }
+
+/** x / (1 + e^−x) in f64. */
+export const silu = (x: number) => x / (1 + Math.exp(-x))

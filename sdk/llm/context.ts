@@ -46,7 +46,7 @@ export class Context {
     /** @internal */ readonly session: Session,
     tokens: readonly number[] = [],
   ) {
-    this.all.push(...tokens)
+    for (const id of tokens) this.all.push(id)
     this.through = session.length()
     host.opened(this)
   }
@@ -105,7 +105,7 @@ export class Context {
         })
         await pace.step(at + part.length)
       }
-      this.all.push(...added)
+      for (const id of added) this.all.push(id)
       this.through = this.all.length
       return logits!
     })

@@ -8,6 +8,9 @@ import { Logits } from './logits.ts'
 import { idBytes, type Runner, rowsOf } from './runner.ts'
 import { type Workspace, Workspaces } from './workspace.ts'
 
+/** Layers a command buffer: the device begins with the first while the others are handed over. */
+const BUFFER_LAYERS = 12
+
 /** A step that was recorded before its tokens are known. */
 interface Ahead {
   readonly sessions: readonly Session[]
@@ -16,10 +19,10 @@ interface Ahead {
 }
 
 interface Recorded {
-  readonly encoder: GPUCommandEncoder
+  readonly commands: readonly GPUCommandBuffer[]
   readonly work: Workspace
   readonly staging: GPUBuffer | undefined
-  readonly release: () => void
+  readonly release: (submitted?: boolean) => void
 }
 
 /**
@@ -136,7 +139,7 @@ export class GpuRunner implements Runner {
         offset: offset + by,
       })
       const appended = sessions.map((session, t) => {
-        const [keys, values] = [part(all.keys, t * bytes.kv), part(all.v, t * bytes.kv)]
+        const [keys, values] = [part(all.keys, t * bytes.kv), part(all.values, t * bytes.kv)]
         return session.encodeAppend(encoder, l, { keys, values, tokens: 1 })
       })
       const items = sessions.map((session, t) => {
@@ -157,47 +160,56 @@ export class GpuRunner implements Runner {
   ): Promise<Recorded> {
     const { decoder, recorder } = this
     const T = pass.positions.length
-    const encoder = recorder.device.createCommandEncoder()
-    const releases: (() => void)[] = []
-    const release = () => {
-      for (const free of releases) free()
+    const { layers } = decoder.config
+    const commands: GPUCommandBuffer[] = []
+    const releases: ((submitted?: boolean) => void)[] = []
+    const release = (submitted?: boolean) => {
+      for (const free of releases) free(submitted)
     }
+    const bytes = rows * decoder.config.vocabulary * 4
+    const staging = rows > 0 ? this.logits.take(bytes) : undefined
     try {
-      releases.push(
-        recorder.recordInto(encoder, () => {
-          placeTables(decoder, work, pass)
-          embed(decoder, work, T)
-          for (let l = 0; l < decoder.config.layers; l++) {
-            project(decoder, work, l, pass)
-            releases.push(...attend(encoder, l))
-            finish(decoder, work, l, pass)
-          }
-          if (rows > 0) head(decoder, work, T, rows)
-        }),
-      )
+      for (let first = 0; first < layers; first += BUFFER_LAYERS) {
+        const encoder = recorder.device.createCommandEncoder()
+        const end = Math.min(layers, first + BUFFER_LAYERS)
+        releases.push(
+          recorder.recordInto(encoder, () => {
+            if (first === 0) {
+              placeTables(decoder, work, pass)
+              embed(decoder, work, T)
+            }
+            for (let l = first; l < end; l++) {
+              project(decoder, work, l, pass)
+              releases.push(...attend(encoder, l))
+              finish(decoder, work, l, pass)
+            }
+            if (end === layers && rows > 0) head(decoder, work, T, rows)
+          }),
+        )
+        const { buffer, offset } = recorder.range(work.logits)
+        if (end === layers && staging) encoder.copyBufferToBuffer(buffer, offset, staging, 0, bytes)
+        commands.push(encoder.finish())
+      }
     } catch (error) {
       release()
+      if (staging) this.logits.give(staging)
       const firsts = pass.kind === 'prompt' ? [pass.positions[0]] : pass.positions
       for (const [t, session] of sessions.entries()) if (session.length() > firsts[t]) await session.truncate(firsts[t])
       throw error
     }
-    const bytes = rows * decoder.config.vocabulary * 4
-    const staging = rows > 0 ? this.logits.take(bytes) : undefined
-    const { buffer, offset } = recorder.range(work.logits)
-    if (staging) encoder.copyBufferToBuffer(buffer, offset, staging, 0, bytes)
-    return { encoder, work, staging, release }
+    return { commands, work, staging, release }
   }
 
   private submit(
-    { encoder, work, staging, release }: Recorded,
+    { commands, work, staging, release }: Recorded,
     ids: readonly number[],
     bytes: number,
   ): Promise<Float32Array> {
     const { device } = this.recorder
     const { buffer, offset } = this.recorder.range(work.ids)
     device.queue.writeBuffer(buffer, offset, idBytes(ids))
-    device.queue.submit([encoder.finish()])
-    release()
+    for (const buffer of commands) device.queue.submit([buffer])
+    release(true)
     return staging ? this.logits.read(staging, bytes) : Promise.resolve(new Float32Array(0))
   }
 
@@ -207,8 +219,8 @@ export class GpuRunner implements Runner {
   }
 
   private ranges(work: Workspace) {
-    const of = (name: 'queries' | 'keys' | 'values' | 'v' | 'attended') => this.recorder.range(work[name])
-    return { queries: of('queries'), keys: of('keys'), values: of('values'), v: of('v'), attended: of('attended') }
+    const of = (name: 'queries' | 'keys' | 'values' | 'attended') => this.recorder.range(work[name])
+    return { queries: of('queries'), keys: of('keys'), values: of('values'), attended: of('attended') }
   }
 }
 

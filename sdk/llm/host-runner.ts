@@ -64,7 +64,7 @@ export class HostRunner implements Runner {
       const [queries, keys, values] = await Promise.all([
         this.read(work.queries, T * wide),
         this.read(work.keys, T * narrow),
-        this.read(work.v, T * narrow),
+        this.read(work.values, T * narrow),
       ])
       const of = (x: Float32Array, t: number, width: number) => x.subarray(t * width, (t + 1) * width)
       await this.engine.appendBatch(

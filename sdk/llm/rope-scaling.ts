@@ -78,7 +78,7 @@ function yarn(plain: Float64Array, theta: number, factor: number, scaling: Json,
 /**
  * Table rows for the given positions: f32 [positions, d], cosines of d/2 pairs, then their sines; angles in f64.
  */
-export function ropeTable({ frequencies, attention }: Rope, positions: readonly number[]): Float32Array {
+export function ropeTable({ frequencies, attention }: Rope, positions: readonly number[]): Float32Array<ArrayBuffer> {
   const half = frequencies.length
   const table = new Float32Array(positions.length * 2 * half)
   positions.forEach((position, t) => {

@@ -11,7 +11,7 @@ export interface Workspace {
   readonly keyTable: Buf
   /** [T, hidden]: the residual stream. */
   readonly stream: Buf
-  /** [T, hidden]: normalized. */
+  /** [T, hidden]: normalized, where matrices do not do it themselves. */
   readonly normed: Buf
   /** [T, Hq · d], [T, H · d] as projected. */
   readonly q: Buf
@@ -57,7 +57,8 @@ export class Workspaces {
     const [most, mostRows] = [Math.max(tokens, this.work?.tokens ?? 0), Math.max(rows, this.rows)]
     const plan = workspacePlan(this.config, most, mostRows)
     const fresh = await this.backend.alloc(
-      plan.map(([label, count, together]) => ({ label, bytes: count * 4, together: together && `model ${together}` })),
+      // Named by size: what lies together is not split over what an earlier workspace left.
+      plan.map(([label, count, group]) => ({ label, bytes: count * 4, together: group && `${group} of ${most}` })),
     )
     this.dispose()
     const named = Object.fromEntries(plan.map(([name], i) => [name, fresh[i]])) as unknown as Omit<Workspace, 'tokens'>

@@ -3,8 +3,8 @@
 // node build/gpu-model.mjs; `--quick` is for software GPUs.
 import { writeFileSync } from 'node:fs'
 import type { Buf } from '../../sdk/backend.ts'
-import type { LinearJob } from '../../sdk/kernels/linear.ts'
-import { checkLinear, type Matrices, makeCalls, makePattern, shapesOf } from './gpu-model-data.ts'
+import { FUSED_TOKENS, type LinearJob } from '../../sdk/kernels/linear.ts'
+import { checkLinear, fusedShapes, type Matrices, makeCalls, makePattern, shapesOf } from './gpu-model-data.ts'
 import { openGpu } from './gpu-open.ts'
 import { gpuTimes } from './gpu-time.ts'
 
@@ -24,13 +24,15 @@ console.log(`${backend.description}; bf16 weights; floor: 4.4 TB/s up to 8 token
 
 for (const tokens of TOKENS) {
   const milliseconds = new Map<string, number>()
-  for (const shape of SHAPES) {
+  for (const shape of [...SHAPES, ...(tokens <= FUSED_TOKENS ? fusedShapes(SHAPES) : [])]) {
     if (tokens > 64 && shape.name === 'vocabulary') continue
     milliseconds.set(shape.name, await measure(shape, tokens))
   }
   const of = (name: string) => milliseconds.get(name) ?? Number.NaN
   const layer = of('q, k, v') + of('o') + of('gate, up') + of('down')
-  report(`   the matrices of a layer ${ms(layer)}\n`, { tokens, layer })
+  const fused = tokens <= FUSED_TOKENS && of('norm q, k, v') + of('o') + of('norm gate · up') + of('down')
+  const beside = fused ? `, with norms and gates inside ${ms(fused)}` : ''
+  report(`   the matrices of a layer ${ms(layer)}${beside}\n`, { tokens, layer, fused })
 }
 for (const tokens of quick ? [1, 9] : [1, 8, 512]) await small(tokens)
 backend.free([pattern])
@@ -55,7 +57,7 @@ async function measure(shape: Matrices, tokens: number): Promise<number> {
     tokens <= 8
       ? `${ms((moved / PEAK) * 1e3)}  ${(moved / time / 1e6).toFixed(0).padStart(5)} GB/s ${percent(moved / (time / 1e3) / PEAK)}`
       : `${ms((flop / FLOPS) * 1e3)}  ${(flop / time / 1e9).toFixed(2).padStart(5)} TFLOP/s ${percent(flop / (time / 1e3) / FLOPS)}`
-  report(`T ${String(tokens).padEnd(3)} ${name.padEnd(11)} ${`${rows} x ${inputs}`.padEnd(14)} ${ms(time)} /${rate}`, {
+  report(`T ${String(tokens).padEnd(3)} ${name.padEnd(14)} ${`${rows} x ${inputs}`.padEnd(14)} ${ms(time)} /${rate}`, {
     ...{ tokens, name, rows, inputs, time, bytes: moved, flop },
   })
   backend.free(all)

@@ -2,7 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Bytes } from '../../sdk/bytes.ts'
 import { type Dtype, toF32 } from '../../sdk/dtype.ts'
-import type { LinearJob } from '../../sdk/kernels/linear.ts'
+import { FUSED_TOKENS, type LinearJob } from '../../sdk/kernels/linear.ts'
+import type { RmsNorm } from '../../sdk/kernels/norm.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import { DTYPES, gaussians, poisoned, random, rowsOf } from '../support/inputs.ts'
 import { oracle, runOne } from '../support/jobs.ts'
@@ -39,8 +40,24 @@ function job({ tokens, inputs = 72, outputs = 37, dtype = 'bf16', bias, add, see
   }
 }
 
+/** A norm and an up matrix for a job. */
+function fusedOf({ inputs, outputs, dtype }: LinearJob<Bytes>) {
+  const next = random(inputs * 13 + outputs)
+  const weight = Bytes.of(gaussians(next, inputs, 0.3).map((x) => x + 1))
+  const gated = rowsOf(gaussians(next, outputs * inputs, 0.05), 1, inputs, dtype).buf
+  return { norm: { weight, epsilon: 1e-6 }, gated }
+}
+
+/** The input's rows normalized, rounded to f32. */
+function normalized({ input, tokens, inputs }: LinearJob<Bytes>, norm: RmsNorm<Bytes>): Bytes {
+  const output = poisoned(input.bytes)
+  return oracle('norm', { ...norm, input, rows: tokens, width: inputs, output }).output
+}
+
 /** Σ |x · w| of every output, with the bias and what was there. */
-function sizes({ input, tokens, weights, dtype, inputs, outputs, bias, add, output }: LinearJob<Bytes>): Float64Array {
+function sizes(job: LinearJob<Bytes>): Float64Array {
+  const { tokens, weights, dtype, inputs, outputs, bias, add, output } = job
+  const input = job.norm ? normalized(job, job.norm) : job.input
   const w = new Float32Array(inputs * outputs)
   toF32(dtype, dtype === 'f32' ? weights.f32 : weights.u16, 0, w.length, w)
   return Float64Array.from({ length: tokens * outputs }, (_, i) => {
@@ -116,6 +133,78 @@ onEveryBackend('linear', (backend) => {
     }
   })
 
+  /** Within 1e-5 of what the two sums of an output may weigh; silu is nowhere steeper than 1.1. */
+  async function checkGated(given: LinearJob<Bytes>): Promise<void> {
+    const { gated: up, ...plain } = given
+    const input = given.norm ? normalized(given, given.norm) : given.input
+    const alone = { ...plain, input, norm: undefined }
+    const other = { ...alone, weights: up! }
+    const [a, b] = [oracle('linear', alone).output.f32, oracle('linear', other).output.f32]
+    const [sizeA, sizeB] = [sizes(alone), sizes(other)]
+    const silu = (x: number) => x / (1 + Math.exp(-x))
+    const want = Float32Array.from(a, (x, i) => silu(x) * b[i])
+    const most = (i: number) =>
+      1e-5 * (1.1 * sizeA[i] * (Math.abs(b[i]) + 1e-5 * sizeB[i]) + Math.abs(silu(a[i])) * sizeB[i])
+    const got = await runOne(backend(), 'linear', given)
+    expectNear(got.output.f32, want, most, 'output')
+    expectNear(got.output.f32, oracle('linear', given).output.f32, most, 'output beside the reference')
+  }
+
+  async function checkFused(given: LinearJob<Bytes>): Promise<void> {
+    const { norm, gated } = fusedOf(given)
+    await check({ ...given, norm })
+    await checkGated({ ...given, gated })
+    await checkGated({ ...given, norm, gated })
+  }
+
+  it.each([1, 3, FUSED_TOKENS])('normalizes and gates %i tokens', async (tokens) => {
+    await checkFused(job({ tokens }))
+    await checkFused(job({ tokens, inputs: 8, outputs: 1 }))
+    await checkFused(job({ tokens, inputs: 64, outputs: 130 }))
+  })
+
+  it.each([
+    [264, 131, 'f32'],
+    [2056, 6, 'f16'],
+    [9000, 5, 'bf16'],
+  ] as const)('normalizes and gates %i inputs for %i outputs of %s', async (inputs, outputs, dtype) => {
+    const given = job({ tokens: 2, inputs, outputs, dtype })
+    await checkGated({ ...given, ...fusedOf(given) })
+  })
+
+  it('normalizes beside a bias and on top of what is there', async () => {
+    const given = job({ tokens: 3, bias: true, add: true })
+    await check({ ...given, norm: fusedOf(given).norm })
+  })
+
+  it('normalizes rows of zeros, and very small and large ones', async () => {
+    const given = job({ tokens: 4, inputs: 40 })
+    const scales = [0, 1e-12, 1e12, 1]
+    await checkFused({ ...given, input: Bytes.of(given.input.f32.map((x, i) => x * scales[Math.floor(i / 40)])) })
+  })
+
+  it('repeats fused to the bit, in a batch and alone', async () => {
+    const [a, b] = [job({ tokens: 3, outputs: 50 }), job({ tokens: 3, outputs: 9 })]
+    const { norm } = fusedOf(a)
+    await expectRepeatable(backend(), 'linear', { ...a, norm }, { ...b, norm })
+    await expectRepeatable(backend(), 'linear', { ...a, ...fusedOf(a) }, { ...b, ...fusedOf(b) })
+    const wide = job({ tokens: 2, inputs: 2056, outputs: 6, dtype: 'f16' })
+    await expectRepeatable(backend(), 'linear', { ...wide, ...fusedOf(wide) }, b)
+  })
+
+  it('refuses fused jobs of more tokens, and gates with a bias or a sum, before it writes', async () => {
+    const given = job({ tokens: FUSED_TOKENS + 1 })
+    const { norm, gated } = fusedOf(given)
+    const few = job({ tokens: 1 })
+    for (const wrong of [
+      { ...given, norm },
+      { ...given, gated },
+      { ...few, gated, add: true },
+      { ...few, gated, bias: Bytes.of(new Float32Array(37)) },
+    ])
+      await expect(runOne(backend(), 'linear', wrong)).rejects.toThrow(TypeError)
+  })
+
   it('gives a token what it gets among others', async () => {
     const all = job({ tokens: 130, inputs: 264, outputs: 21 })
     const size = sizes(all)
@@ -176,5 +265,23 @@ describe('linear, the reference', () => {
       output: Bytes.of(Float32Array.of(1000, 2000, 3000, 4000)),
     }
     expect([...oracle('linear', given).output.f32]).toEqual([1117, 2236, 3098, 4199])
+  })
+
+  it('normalizes, then gates', () => {
+    const row = (at: number, x: number) => Float32Array.from({ length: 8 }, (_, i) => (i === at ? x : 0))
+    const given: LinearJob<Bytes> = {
+      input: Bytes.of(Float32Array.of(2, -2, 2, 2, 2, 2, 2, 2)),
+      tokens: 1,
+      weights: Bytes.of(row(0, 1)),
+      dtype: 'f32',
+      inputs: 8,
+      outputs: 1,
+      norm: { weight: Bytes.of(Float32Array.of(3, 5, 1, 1, 1, 1, 1, 1)), epsilon: 0 },
+      gated: Bytes.of(row(1, 2)),
+      add: false,
+      output: poisoned(4),
+    }
+    // Normalized: 3, −5, 1, …; silu(3) · −10.
+    expect(oracle('linear', given).output.f32[0]).toBeCloseTo((3 / (1 + Math.exp(-3))) * -10, 5)
   })
 })

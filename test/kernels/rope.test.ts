@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { Bytes } from '../../sdk/bytes.ts'
+import type { RmsNorm } from '../../sdk/kernels/norm.ts'
 import type { RopeJob } from '../../sdk/kernels/rope.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import { gaussians, HEAD_DIMS, poisoned, random } from '../support/inputs.ts'
@@ -25,15 +26,27 @@ function job(outer: number, inner: number, d: number, turned?: 'outer' | 'inner'
   return { input, outer, inner, d, ...table, tokensAxis: turned ?? 'outer', output }
 }
 
+/** The job with a norm of its rows. */
+function normed(given: RopeJob<Bytes>): RopeJob<Bytes> {
+  const weight = Bytes.of(gaussians(random(given.d), given.d, 0.3).map((x) => x + 1))
+  return { ...given, norm: { weight, epsilon: 1e-6 } }
+}
+
+function normalized({ input, outer, inner, d }: RopeJob<Bytes>, norm: RmsNorm<Bytes>): Float32Array {
+  const output = poisoned(input.bytes)
+  return oracle('norm', { ...norm, input, rows: outer * inner, width: d, output }).output.f32
+}
+
 onEveryBackend('rope', (backend) => {
   async function check(given: RopeJob<Bytes>): Promise<RopeJob<Bytes>> {
     const [got, want] = [await runOne(backend(), 'rope', given), oracle('rope', given)]
     const { outer, inner, d } = given
+    const x = given.norm ? normalized(given, given.norm) : given.input.f32
     // Relative to the length of the pair, which turning keeps.
     const most = (i: number) => {
       const [row, j] = [Math.floor(i / d), i % (d / 2)]
       const from = ((row % outer) * inner + Math.floor(row / outer)) * d + j
-      return 1e-5 * Math.hypot(given.input.f32[from], given.input.f32[from + d / 2])
+      return 1e-5 * Math.hypot(x[from], x[from + d / 2])
     }
     expectNear(got.output.f32, want.output.f32, most, 'output')
     return got
@@ -68,6 +81,32 @@ onEveryBackend('rope', (backend) => {
     const once = await runOne(backend(), 'rope', given)
     const again = { ...given, input: once.output, outer: 5, inner: 9, output: poisoned(9 * 5 * 48 * 4) }
     expectSame((await runOne(backend(), 'rope', again)).output.u32, given.input.u32, 'bits')
+  })
+
+  it.each(HEAD_DIMS)('normalizes rows of %i before it turns them', async (d) => {
+    for (const [outer, inner] of [
+      [1, 1],
+      [1, 33],
+      [7, 5],
+      [70, 3],
+    ]) {
+      await check(normed(job(outer, inner, d, 'outer', 100)))
+      await check(normed(job(outer, inner, d, 'inner', 5)))
+      await check(normed(job(outer, inner, d)))
+    }
+  })
+
+  it('normalizes rows of zeros, and very small and large ones', async () => {
+    const given = normed(job(1, 4, 24, 'inner'))
+    const scales = [0, 1e-12, 1e12, 1]
+    await check({ ...given, input: Bytes.of(given.input.f32.map((x, i) => x * scales[Math.floor(i / 24)])) })
+  })
+
+  it('repeats to the bit beside jobs of other kinds', async () => {
+    const given = job(9, 4, 80, 'outer', 3)
+    await expectRepeatable(backend(), 'rope', normed(given), job(9, 2, 80))
+    await expectRepeatable(backend(), 'rope', normed(given), job(9, 2, 80, 'outer', 3))
+    await expectRepeatable(backend(), 'rope', normed(job(3, 2, 80)), job(2, 9, 80, 'inner', 3))
   })
 
   it('repeats to the bit, in a batch and alone', () =>
