@@ -4,8 +4,7 @@
  */
 import { fileURLToPath } from 'node:url'
 import { createEngine, summaryBytes } from 'pariskv'
-import { openModelFolder } from '../adapters/node-files.ts'
-import { type Context, generate, loadModel, type Model } from '../sdk/llm/index.ts'
+import { type Context, generate, loadModel, type Model, openModelFolder } from 'pariskv/llm'
 import { makeHaystack, type Needle } from './support/haystack.ts'
 import { progressBar } from './support/progress.ts'
 

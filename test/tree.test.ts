@@ -136,6 +136,7 @@ describe('imports', () => {
 describe('the package', () => {
   const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
     exports: Record<string, Record<string, unknown> | string>
+    bin: Record<string, string>
   }
 
   test('every export has its source', () => {
@@ -145,6 +146,27 @@ describe('the package', () => {
       const source = target.slice(1, -1).replace('./dist/', '').replace(/\.js$/, '.ts')
       expect(existsSync(join(root, source)), source).toBe(true)
     }
+  })
+
+  test('each face has its subpath', () => {
+    const sources = { hono: 'sdk/http/app', client: 'sdk/http/client', node: 'adapters/serve-node' }
+    const all = {
+      ...sources,
+      bun: 'adapters/serve-bun',
+      deno: 'adapters/serve-deno',
+      workers: 'adapters/workers-handler',
+    }
+    for (const [name, source] of Object.entries(all))
+      expect(manifest.exports[`./${name}`]).toEqual({ types: `./dist/${source}.d.ts`, default: `./dist/${source}.js` })
+    expect(manifest.bin).toEqual({ pariskv: './dist/adapters/cli.js' })
+  })
+
+  test.each(['.', 'examples/07-worker'])('the wrangler.toml in %s names what is there', (folder) => {
+    const config = readFileSync(join(root, folder, 'wrangler.toml'), 'utf8')
+    const main = /^main = "(.+)"$/m.exec(config)?.[1] ?? 'none'
+    const [, name] = /^class_name = "(.+)"$/m.exec(config) ?? []
+    expect(readFileSync(join(root, folder, main), 'utf8')).toMatch(new RegExp(`^export \\{.*\\b${name}\\b`, 'm'))
+    expect(config).toContain(`new_sqlite_classes = ["${name}"]`)
   })
 
   test('the runtimes map to their adapters', () => {

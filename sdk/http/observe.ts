@@ -1,11 +1,17 @@
 import type { MiddlewareHandler } from 'hono'
 import { matchedRoutes } from 'hono/route'
-import type { HttpEnv } from './calls.ts'
+import type { Metrics } from './metrics.ts'
+import type { AppOptions } from './options.ts'
 import { toProblem } from './problem.ts'
-import type { Service } from './service.ts'
+
+/** What is told of every answer. */
+interface Observers {
+  readonly metrics?: Pick<Metrics, 'observe'>
+  readonly options: Pick<AppOptions, 'logger'>
+}
 
 /** Counts and logs every answer. Routes are told by their patterns, so that no id or token ends up there. */
-export function observe(service: Service): MiddlewareHandler<HttpEnv> {
+export function observe({ metrics, options }: Observers): MiddlewareHandler<{ Variables: { tenant: string } }> {
   return async (c, next) => {
     const start = performance.now()
     await next()
@@ -14,8 +20,8 @@ export function observe(service: Service): MiddlewareHandler<HttpEnv> {
     const route = patterns.findLast((path) => !path.endsWith('*')) ?? 'none'
     const { method } = c.req
     const { status } = c.res
-    service.metrics.observe(KNOWN.has(method) ? method : 'other', route, status, ms)
-    const { logger } = service.options
+    metrics?.observe(KNOWN.has(method) ? method : 'other', route, status, ms)
+    const { logger } = options
     if (!logger) return
     const code = c.error ? toProblem(c.error).code : undefined
     logger({ method, route, status, ms, tenant: c.get('tenant'), code, error: status === 500 ? c.error : undefined })

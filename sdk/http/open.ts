@@ -4,8 +4,9 @@ import { type Answer, answerResponse } from './answer.ts'
 import { withBody } from './body.ts'
 import { orFired, withDeadline } from './call.ts'
 import { type HttpEnv, printOf } from './calls.ts'
+import { parseJson } from './json.ts'
 import { lengthsOf } from './ops.ts'
-import { badBody, Refusal } from './problem.ts'
+import { Refusal } from './problem.ts'
 import type { Service } from './service.ts'
 import { isoTime } from './session-view.ts'
 import type { Entry } from './sessions.ts'
@@ -22,7 +23,7 @@ export async function createSession(c: Context<HttpEnv>, key: string | undefined
     withDeadline(limits.deadline, request.signal, (signal) =>
       withBody(request, MOST_JSON, admission, signal, async (bytes) => {
         const create = async () => {
-          const { ttl: asked, ...options } = parseJson(bytes) as unknown as SessionOptions & { ttl?: unknown }
+          const { ttl: asked, ...options } = parseJson(bytes, FIX) as unknown as SessionOptions & { ttl?: unknown }
           const ttl = service.ttlOf(asked)
           parseConfig(options, 'POST /v1/sessions')
           const engine = await orFired(signal, host.ready())
@@ -100,18 +101,4 @@ export function checkRestorable({ options }: Service): void {
   })
 }
 
-/** A JSON object. @throws ParisError `bad_body` */
-function parseJson(bytes: Uint8Array): Record<string, unknown> {
-  const fix = 'Send the shape, capacity, store, policy and ttl as one JSON object.'
-  let value: unknown
-  try {
-    value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes), (name, inner: unknown) => {
-      if (name === '__proto__') throw new Error('__proto__')
-      return inner
-    })
-  } catch (cause) {
-    throw badBody('no JSON that can be read', 'a JSON object', fix, cause)
-  }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>
-  throw badBody('JSON that is no object', 'a JSON object', fix)
-}
+const FIX = 'Send the shape, capacity, store, policy and ttl as one JSON object.'
