@@ -9,7 +9,7 @@ import { idBytes, type Runner, rowsOf } from './runner.ts'
 import { type Workspace, Workspaces } from './workspace.ts'
 
 /** Layers a command buffer: the device begins with the first while the others are handed over. */
-const BUFFER_LAYERS = 12
+const BUFFER_LAYERS = 6
 
 /** A step that was recorded before its tokens are known. */
 interface Ahead {

@@ -91,9 +91,14 @@ export class Sampler {
 /** The largest logit's id, the lower of equals; that of a NaN where there is one. */
 export function greedy(logits: Float32Array): number {
   let best = 0
+  let top = Number.NEGATIVE_INFINITY
   for (let i = 0; i < logits.length; i++) {
-    if (Number.isNaN(logits[i])) return i
-    if (logits[i] > logits[best]) best = i
+    const value = logits[i]
+    // One comparison an id: a NaN is not at most anything.
+    if (value <= top) continue
+    if (Number.isNaN(value)) return i
+    top = value
+    best = i
   }
   return best
 }

@@ -30,7 +30,7 @@ export function chunkOf({ chunks }: Sources, shift: number, l: number, c: number
 }
 
 /** Tokens beyond the filled ones that a context has room for. */
-export const ROOM = 64
+export const ROOM = 512
 
 /**
  * A context that holds `length` tokens it never saw: random ids, keys and values of the sources in every layer.

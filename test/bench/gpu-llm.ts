@@ -25,7 +25,7 @@ const ALL_SIZES = quick ? [2 * CHUNK] : [16_384, 131_072, 262_144]
 const SIZES = given('sizes')?.split(',').map(Number) ?? ALL_SIZES
 const BATCHES = quick ? [1] : [1, 2, 4, 8]
 const BATCHED = quick ? [] : SIZES.filter((length) => length <= 131_072)
-const PACE = quick ? { warm: 1, steps: 2 } : { warm: 8, steps: 32 }
+const PACE = quick ? { warm: 1, steps: 2 } : { warm: 96, steps: 64 }
 const ROUNDS = quick ? 1 : 7
 /** Bytes of the card that may be taken; bytes a second that it reads. */
 const MEMORY = quick ? 2 ** 30 : 136 * 2 ** 30
