@@ -8,6 +8,7 @@ import {
   createWebgpuBackend,
   type Device,
   Engine,
+  type OpenPages,
   ParisError,
 } from '../sdk/index.ts'
 
@@ -19,6 +20,8 @@ export interface EngineOptions {
   readonly gpu?: GPUDevice
   /** kernels.wasm, compiled by you. Without it the adapter loads the one that comes with the package. */
   readonly wasm?: WebAssembly.Module
+  /** Opens what holds the rows that sessions keep off the device; host memory by default. See `policy.offload`. */
+  readonly pages?: OpenPages
 }
 
 /** How one runtime gets at its GPU and at kernels.wasm. */
@@ -39,7 +42,7 @@ export async function openEngine(runtime: Runtime, options: EngineOptions): Prom
     { name: 'reference', open: async () => createReferenceBackend() },
   ]
   const { backend, passedOver } = await chooseBackend(device, candidates)
-  return new Engine(backend, passedOver)
+  return new Engine(backend, passedOver, options?.pages)
 }
 
 async function loadWasm(runtime: Runtime): Promise<WebAssembly.Module> {

@@ -5,6 +5,7 @@ import { openDawn, trackDevice } from './dawn.ts'
 
 export * from '../sdk/index.ts'
 export type { EngineOptions } from './candidates.ts'
+export { filePages } from './node-pages.ts'
 
 /**
  * Opens an engine on Node: WebGPU through the optional package `webgpu`, else WebAssembly, else plain TypeScript.

@@ -15,6 +15,7 @@ export function dense(
   queries: usize,
   tokens: i32,
   first: i32,
+  length: i32,
   keys: usize,
   keysDtype: i32,
   keysCap: i32,
@@ -52,7 +53,7 @@ export function dense(
         store<f32>(tops + (i << 2), -Infinity)
         store<f32>(totals + (i << 2), 0)
       }
-      const last = first + t + rows
+      const last = min<i32>(length, first + t + rows)
       for (let n = 0; n < last; n += <i32>TILE) {
         const count = min<i32>(<i32>TILE, last - n)
         packTransposed(headKeys + <usize>n * keyRow, keysDtype, d, count, <i32>TILE, spare, kt)

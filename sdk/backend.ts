@@ -96,5 +96,7 @@ export interface Backend extends Kernels {
   readonly recorder?: GpuRecorder
   /** Bytes allocated now. */
   allocated(): number
+  /** Where that is known: the most bytes that `alloc` gives in all, and in one buffer. */
+  limits?(): { readonly total: number; readonly buffer: number }
   dispose(): void
 }

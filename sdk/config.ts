@@ -46,6 +46,21 @@ export interface PolicyOptions {
    * zone's keys.
    */
   readonly auditEvery?: number
+  /**
+   * Where the rows of the retrieval zone live: on the device (`never`), or in host memory beside the summary, the latest
+   * rows and a cache of hot ones (`always`). `auto`, the default, moves them to the host where everything together would
+   * not fit `vramBudget` or what the backend can give, as the 4 GiB of WebAssembly. The outputs of steps are the same.
+   */
+  readonly offload?: 'auto' | 'never' | 'always'
+  /** Bytes that the session may take on the device, from 1. Unset: as many as the backend gives. */
+  readonly vramBudget?: number
+  /** Bytes of host memory that the session's rows may take when it is full, from 1. Unset: as many as the host gives. */
+  readonly hostBudget?: number
+  /**
+   * Rows a layer and KV head in the device's cache of hot rows, k to 2²⁰, where rows live on the host. Unset: 4·k, at
+   * least 1024. More rows are fetched less often.
+   */
+  readonly hotRows?: number
 }
 
 /** What `createSession` and `estimate` take: the model's shape, the capacity, and how to store and retrieve. */
@@ -89,6 +104,10 @@ const policySchema = z.strictObject({
   denseBelow: whole(0, 1 << 28).default(2000),
   normWeighted: z.union([z.boolean(), z.literal('auto')]).default('auto'),
   auditEvery: whole(0, 1 << 30).default(0),
+  offload: z.enum(['auto', 'never', 'always']).default('auto'),
+  vramBudget: whole(1, Number.MAX_SAFE_INTEGER).optional(),
+  hostBudget: whole(1, Number.MAX_SAFE_INTEGER).optional(),
+  hotRows: whole(1, 1 << 20).optional(),
 } satisfies Fields<PolicyOptions>)
 
 const PRESETS = { paper: { coarse: 'collision' }, fast: { coarse: 'signs', beta: 0.02 } } as const
@@ -107,8 +126,13 @@ export const configSchema = z.strictObject({
 } satisfies Fields<SessionOptions>)
 
 /** The policy with every default filled in; `beta` and `rho` stay unset when they follow the zone's length. */
-export type Policy = Required<Omit<PolicyOptions, 'preset' | 'beta' | 'rho' | 'normWeighted'>> &
-  Pick<PolicyOptions, 'beta' | 'rho'> & { readonly normWeighted: boolean }
+export type Policy = Required<Omit<PolicyOptions, 'preset' | 'normWeighted' | Optional>> &
+  Pick<PolicyOptions, Optional> & { readonly normWeighted: boolean }
+
+type Optional = 'beta' | 'rho' | 'vramBudget' | 'hostBudget' | 'hotRows'
+
+/** Where a session's rows live: what a policy says of the machine, not of the sequence. Snapshots do not carry it. */
+export type Placement = Pick<PolicyOptions, 'offload' | 'vramBudget' | 'hostBudget' | 'hotRows'>
 
 /** A checked configuration. */
 export interface SessionConfig {
@@ -144,6 +168,14 @@ export function parseConfig(options: SessionOptions, where = 'engine.createSessi
       fix: 'Take num_attention_heads and num_key_value_heads from the model.',
     })
   }
+  if (policy.hotRows !== undefined && policy.hotRows < policy.k) {
+    throw new ParisError('bad_config', {
+      where: `${where}: policy.hotRows`,
+      got: String(policy.hotRows),
+      want: `at least k, ${policy.k}`,
+      fix: 'The cache of hot rows must hold all that one step retrieves.',
+    })
+  }
   const { preset: _, normWeighted, ...rest } = policy
   return {
     shape: makeShape(layers, queryHeads, kvHeads, headDim),
@@ -160,6 +192,12 @@ export function configOptions(config: SessionConfig): SessionOptions {
   const { shape, policy, capacity, seed, store, scale } = config
   const { layers, queryHeads, kvHeads, headDim } = shape
   return { layers, queryHeads, kvHeads, headDim, capacity, seed, store, scale, policy }
+}
+
+/** The same, without what only concerns the machine that it came from. */
+export function portableOptions(config: SessionConfig): SessionOptions {
+  const { offload: _, vramBudget: _v, hostBudget: _h, hotRows: _r, ...policy } = config.policy
+  return { ...configOptions(config), policy }
 }
 
 /** The return type holds the schema to taking all that the documented options can say. */

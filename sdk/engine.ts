@@ -1,15 +1,19 @@
 import type { Backend } from './backend.ts'
+import { memoryPages, type OpenPages } from './cache/pages.ts'
 import { summaryCapacity } from './cache/summary.ts'
 import type { CallOptions } from './calls.ts'
 import { parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
 import { describe, ParisError, throwIfAborted } from './errors.ts'
 import type { TensorInput } from './input.ts'
 import { appendAll, type KeysValues } from './session/append.ts'
+import type { MemoryUse } from './session/memory.ts'
+import { checkBudgets, estimateMemory } from './session/placement.ts'
 import { encodeAttendAll, type GpuAttention } from './session/record.ts'
+import { recoverState } from './session/recover.ts'
 import { type RestoreOptions, restoreState } from './session/restore.ts'
 import type { Session } from './session/session.ts'
 import { Sessions } from './session/sessions.ts'
-import { disposedError, estimateMemory, type MemoryUse, SessionState } from './session/state.ts'
+import { disposedError, SessionState } from './session/state.ts'
 import { type AttendResult, attendAll } from './session/steps.ts'
 import { warmSteps } from './session/warm.ts'
 
@@ -26,7 +30,9 @@ export interface EngineInfo {
   readonly passedOver: readonly PassedOver[]
 }
 
-/** One backend and the sessions on it. Made by `createEngine` of an adapter, or by hand on any backend. */
+/**
+ * One backend and the sessions on it, and what opens the host's pages for those that keep rows there. Made by `createEngine` of an adapter, or by hand on any backend.
+ */
 export class Engine {
   readonly info: EngineInfo
   private readonly sessions = new Sessions()
@@ -39,6 +45,7 @@ export class Engine {
   constructor(
     /** @internal */ readonly backend: Backend,
     passedOver: readonly PassedOver[] = [],
+    private readonly pages: OpenPages = memoryPages,
   ) {
     this.info = { backend: backend.name, description: backend.description, passedOver }
   }
@@ -58,7 +65,7 @@ export class Engine {
     const config = parseConfig(options)
     this.checkSize(config, 'engine.createSession')
     return this.open(async () => {
-      const state = new SessionState(this.backend, config)
+      const state = new SessionState(this.backend, config, this.pages)
       if (config.store) await this.orDispose(state, state.open(config.store))
       return state
     })
@@ -160,7 +167,7 @@ export class Engine {
     const signal = given ? AbortSignal.any([given, this.ending.signal]) : this.ending.signal
     try {
       return await this.open(() =>
-        restoreState(this.backend, stream, { ...options, signal }, (config) => {
+        restoreState(this.backend, stream, { ...options, signal }, this.pages, (config) => {
           this.checkSize(config, where, options?.maxBytes)
         }),
       )
@@ -169,6 +176,20 @@ export class Engine {
         throw disposedError(where)
       throw error
     }
+  }
+
+  /**
+   * The session again on this engine, from the rows that it kept on the host, whatever has become of its device: the
+   * same tokens and, on the same kind of backend, the same codes to the bit. The given session is disposed of.
+   * @param session one whose rows are offloaded, of any engine, with no call under way
+   * @throws ParisError `device_lost` where its rows were on the device, `out_of_memory`, `disposed`
+   */
+  async recover(session: Session): Promise<Session> {
+    this.checkOpen('engine.recover')
+    const recovered = await this.open(() => recoverState(session.state, this.backend, this.pages))
+    // On a lost device freeing fails; its memory has gone with it.
+    await session.dispose().catch(() => {})
+    return recovered
   }
 
   /**
@@ -227,6 +248,7 @@ export class Engine {
   }
 
   private checkSize(config: SessionConfig, where: string, maxBytes = Number.MAX_SAFE_INTEGER): void {
+    checkBudgets(this.backend, config, where)
     const { total } = estimateMemory(this.backend, config)
     const { recorder } = this.backend
     // Where every key is a candidate, its id and its estimate take four bytes each.

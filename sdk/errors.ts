@@ -21,6 +21,7 @@ export type ErrorCode =
   | 'snapshot_stale'
   | 'backend_unavailable'
   | 'device_lost'
+  | 'offload_needs_submit'
   | 'bad_body'
   | 'bad_parameter'
   | 'unauthorized'

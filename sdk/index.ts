@@ -3,17 +3,22 @@
 // Engines and sessions
 
 export type { CallOptions, Progress } from './calls.ts'
-export type { Policy, PolicyOptions, SessionConfig, SessionOptions } from './config.ts'
+export type { Placement, Policy, PolicyOptions, SessionConfig, SessionOptions } from './config.ts'
 export { Engine, type EngineInfo, type PassedOver } from './engine.ts'
 export type { TensorInput } from './input.ts'
 export type { Recall } from './retrieve/audit.ts'
 export type { KeysValues } from './session/append.ts'
 export type { CheckReport } from './session/check.ts'
+export type { MemoryUse } from './session/memory.ts'
 export type { GpuAttention, GpuKeysValues, GpuTensor } from './session/record.ts'
 export type { RestoreOptions } from './session/restore.ts'
-export { Session, type SessionStats } from './session/session.ts'
-export type { MemoryUse } from './session/state.ts'
+export { Session } from './session/session.ts'
+export type { SessionStats } from './session/stats.ts'
 export type { AttendResult, RetrieveResult } from './session/steps.ts'
+
+// Rows on the host
+
+export { memoryPages, type OpenPages, type PageTier } from './cache/pages.ts'
 
 // Shapes, zones, element types, errors
 

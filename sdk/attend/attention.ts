@@ -1,8 +1,9 @@
 import type { Backend, Buf } from '../backend.ts'
-import { zonesOf } from '../cache/zones.ts'
+import { u32View } from '../bytes.ts'
+import { isDense, mostPositions, zonesOf } from '../cache/zones.ts'
 import type { SessionConfig } from '../config.ts'
 import { type AttendJob, attendCount } from '../kernels/attend.ts'
-import { type Retrieved, type RetrieveItem, retrieve } from '../retrieve/retriever.ts'
+import { type RetrieveItem, retrieve } from '../retrieve/retriever.ts'
 
 /** One layer's attention of one session; `k` and the zone follow from its length. */
 export interface AttendItem extends Omit<RetrieveItem, 'zone' | 'base' | 'k'> {
@@ -22,21 +23,12 @@ export interface Attended {
   readonly item?: RetrieveItem
 }
 
-/** Whether a layer of n tokens attends to everything: too short, or the whole zone would be retrieved anyway. */
-export function isDense(n: number, config: SessionConfig): boolean {
-  const { denseBelow, sink, local, k } = config.policy
-  return n < Math.max(denseBelow, sink + local + 2 * k) || zonesOf(n, config.policy).retrieval <= k
-}
-
-/** The most positions one step attends to, at any length up to the capacity. */
-function mostPositions(config: SessionConfig): number {
-  const { denseBelow, sink, local, k, update } = config.policy
-  const longestDense = Math.max(denseBelow, sink + local + 2 * k, sink + local + k + update)
-  return Math.min(config.capacity, longestDense)
-}
-
-/** Bytes of the scratch of a decode step. */
-export function attentionPlan(backend: Pick<Backend, 'parts'>, config: SessionConfig): Record<string, number> {
+/** Bytes of the scratch of a decode step. @param offloaded whether rows may be on the host */
+export function attentionPlan(
+  backend: Pick<Backend, 'parts'>,
+  config: SessionConfig,
+  offloaded: boolean,
+): Record<string, number> {
   const { queryHeads, headDim, kvHeads } = config.shape
   const parts = Math.max(1, backend.parts(mostPositions(config), kvHeads))
   return {
@@ -44,17 +36,52 @@ export function attentionPlan(backend: Pick<Backend, 'parts'>, config: SessionCo
     partials: parts * queryHeads * (headDim + 2) * 4,
     output: queryHeads * headDim * 4,
     lse: queryHeads * 4,
+    ...(offloaded ? { places: kvHeads * config.policy.k * 4 } : undefined),
   }
 }
 
+/** A retrieval of a step, and where its keys are: `ids` [H, K] u32, position or place on the device = base + id. */
+interface Found {
+  readonly item: RetrieveItem
+  readonly ids: Buf
+  readonly base: number
+}
+
 /**
- * A decode step of a batch: retrieve where the length asks for it, attend, merge. Only enqueues.
- * Items have different scratch, reserved by `attentionPlan` and `retrieverPlan`.
+ * A decode step of a batch: retrieve where the length asks for it, attend, merge. Only enqueues: every row is on the
+ * device. Items have different scratch, reserved by `attentionPlan` and `retrieverPlan`.
  */
 export function attendStep(backend: Backend, items: readonly AttendItem[]): Attended[] {
+  return attendTo(backend, items, retrieveStep(backend, items))
+}
+
+/** The same where rows may be on the host: waits for what was retrieved, and brings what is missing. */
+export async function attendFetched(backend: Backend, items: readonly AttendItem[]): Promise<Attended[]> {
+  const found = retrieveStep(backend, items)
+  const read = await Promise.all(
+    found.map(({ item, ids }) =>
+      item.layer.offload ? backend.read(ids, 0, item.config.shape.kvHeads * item.k * 4) : undefined,
+    ),
+  )
+  const fetched: Found[] = []
+  for (const [i, one] of found.entries()) {
+    const { layer, k, scratch, base } = one.item
+    const ids = read[i]
+    const places = ids && (await layer.offload?.fetch(u32View(ids), k, base))
+    if (places) backend.write(scratch.get('places'), 0, new Uint8Array(places.buffer))
+    fetched.push(places ? { ...one, ids: scratch.get('places'), base: 0 } : one)
+  }
+  return attendTo(backend, items, fetched)
+}
+
+function retrieveStep(backend: Backend, items: readonly AttendItem[]): Found[] {
   const sparse = items.flatMap((item) => sparseItem(item) ?? [])
   const found = sparse.length > 0 ? retrieve(backend, sparse) : []
-  const byScratch = new Map(sparse.map((item, i) => [item.scratch, { item, found: found[i] }]))
+  return sparse.map((item, i) => ({ item, ids: found[i].ids, base: item.base }))
+}
+
+function attendTo(backend: Backend, items: readonly AttendItem[], found: readonly Found[]): Attended[] {
+  const byScratch = new Map(found.map((one) => [one.item.scratch, one]))
   const jobs = items.map((item) => attendJob(backend, item, byScratch.get(item.scratch)))
   const attended = items.map(({ scratch, output, lse }) => ({
     output: output ?? scratch.get('output'),
@@ -82,16 +109,19 @@ function sparseItem(item: AttendItem): RetrieveItem | undefined {
   return { ...item, zone: retrieval, base: sink, k: item.config.policy.k }
 }
 
-function attendJob(
-  backend: Backend,
-  item: AttendItem,
-  sparse: { item: RetrieveItem; found: Retrieved } | undefined,
-): AttendJob {
+function attendJob(backend: Backend, item: AttendItem, found: Found | undefined): AttendJob {
   const { config, layer, scratch } = item
   const n = layer.length
   const { sink, retrieval } = zonesOf(n, config.policy)
-  const where: Pick<AttendJob, 'before' | 'after' | 'ids' | 'k' | 'base'> = sparse
-    ? { before: [0, sink], after: [sink + retrieval, n], ids: sparse.found.ids, k: sparse.item.k, base: sink }
+  const latest = layer.offload?.rowOf(sink + retrieval) ?? sink + retrieval
+  const where: Pick<AttendJob, 'before' | 'after' | 'ids' | 'k' | 'base'> = found
+    ? {
+        before: [0, sink],
+        after: [latest, latest + n - sink - retrieval],
+        ids: found.ids,
+        k: found.item.k,
+        base: found.base,
+      }
     : { before: item.range ?? [0, n], after: [n, n], ids: null, k: 0, base: 0 }
   const job = {
     queries: item.queries,

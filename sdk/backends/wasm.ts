@@ -66,6 +66,7 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
     stream: (buf) => void exports.stream(address(buf), buf.bytes),
     parts: () => 1,
     allocated: () => linear.allocated(),
+    limits: () => ({ total: maxBytes, buffer: maxBytes }),
     dispose: () => linear.dispose(),
   }
 }
@@ -174,9 +175,10 @@ function kernelsOf(wasm: Exports): Omit<Kernels, keyof ModelExports> {
         wasm.merge(address(partials), parts, queryHeads, d, address(output), address(lse))
     },
     dense(jobs) {
-      for (const { queries, tokens, first, keys, values, heads, group, scale, output, lse } of jobs) {
+      for (const job of jobs) {
+        const { queries, tokens, first, length = first + tokens, keys, values, heads, group, scale, output, lse } = job
         const rows = [...rowsArgs(keys), ...rowsArgs(values), keys.d]
-        wasm.dense(address(queries), tokens, first, ...rows, heads, group, scale, address(output), address(lse))
+        wasm.dense(address(queries), tokens, first, length, ...rows, heads, group, scale, address(output), address(lse))
       }
     },
     store(jobs) {

@@ -85,8 +85,10 @@ export function merge(gpu: GpuContext, jobs: readonly MergeJob[]): void {
 }
 
 export function dense(gpu: GpuContext, jobs: readonly DenseJob[]): void {
-  gpu.each('dense', jobs, ({ queries, tokens, first, keys, values, heads, group, scale, output, lse }) => {
+  gpu.each('dense', jobs, (job) => {
+    const { queries, tokens, first, keys, values, heads, group, scale, output, lse } = job
     const { d } = keys
+    const length = Math.min(first + tokens, job.length ?? first + tokens)
     const rows = tokens * group
     const task = {
       bind: [
@@ -96,11 +98,13 @@ export function dense(gpu: GpuContext, jobs: readonly DenseJob[]): void {
         bind(output, rows * d * 4),
         bind(lse, rows * 4),
       ],
-      fields: [keys.cap, values.cap, tokens, first, scale, 0, keys.cap],
+      fields: [keys.cap, values.cap, tokens, first, scale, 0, length],
       x: Math.ceil(rows / 64),
       heads,
     }
-    const tasks = inSegments(task, gpu.recorder.reach, first + tokens)
+    // Rows that end before the last query's position are one segment of those it would see.
+    const short = length < first + tokens ? { ...task, block0: 0 } : task
+    const tasks = inSegments(short, gpu.recorder.reach, length)
     return {
       spec: {
         D: paddedDim(d),

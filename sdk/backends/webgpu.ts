@@ -137,6 +137,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     },
     parts: (positions, heads) => partsOf(gpu, positions, heads),
     allocated: () => memory.allocated(),
+    limits: () => ({ total: options.memoryLimit ?? Number.POSITIVE_INFINITY, buffer: device.limits.maxBufferSize }),
     check: () => state.check(),
     async warm(verbs) {
       state.check()

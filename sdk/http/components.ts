@@ -35,7 +35,15 @@ export const SessionBody = z
     layers: z.array(z.object({ length: count, zones })),
     calls: z.record(z.string(), count),
     recall: z.object({ mean: z.number().nullable(), last: z.number().nullable(), audits: count }),
-    memory: z.object({ rows: count, summary: count, scratch: count, total: count }),
+    offload: z.object({ hits: count, misses: count }).optional(),
+    memory: z.object({
+      rows: count,
+      summary: count,
+      scratch: count,
+      hot: count.optional(),
+      pages: count.optional(),
+      total: count,
+    }),
   })
   .openapi('Session')
 

@@ -32,6 +32,7 @@ export const STATUS: Readonly<Record<ErrorCode, number>> = {
   aborted: 499,
   internal: 500,
   not_supported: 501,
+  offload_needs_submit: 501,
   backend_unavailable: 503,
   device_lost: 503,
   deadline: 503,

@@ -4,7 +4,7 @@ import type { Entry } from './sessions.ts'
 
 /** What `GET /v1/sessions/:id` tells. Recall before the first audit is null. */
 export function sessionView(service: Service, { id, ttl, session, engine }: Entry): Record<string, unknown> {
-  const { store, layers, calls, recall } = session.stats()
+  const { store, layers, calls, recall, offload } = session.stats()
   return {
     id,
     epoch: service.host.epoch,
@@ -16,6 +16,7 @@ export function sessionView(service: Service, { id, ttl, session, engine }: Entr
     layers,
     calls,
     recall,
+    offload: offload && { hits: offload.hits, misses: offload.misses },
     memory: session.memory(),
   }
 }

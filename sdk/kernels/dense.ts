@@ -7,6 +7,8 @@ export interface DenseJob<B extends Buf = Buf> {
   readonly queries: B
   readonly tokens: number
   readonly first: number
+  /** Rows that there are, at least 1: positions from here on are seen by no query. Unset: first + T. */
+  readonly length?: number
   readonly keys: Rows<B>
   readonly values: Rows<B>
   readonly heads: number
@@ -22,7 +24,7 @@ export interface DenseJob<B extends Buf = Buf> {
 export function dense(job: DenseJob<Bytes>): void {
   const { heads, group, tokens, first } = job
   const d = job.keys.d
-  const length = first + tokens
+  const length = Math.min(first + tokens, job.length ?? first + tokens)
   const K = new Float32Array(length * d)
   const V = new Float32Array(length * d)
   for (let h = 0; h < heads; h++) {
@@ -32,7 +34,15 @@ export function dense(job: DenseJob<Bytes>): void {
     }
     for (let hq = h * group; hq < (h + 1) * group; hq++)
       for (let t = 0; t < tokens; t++) {
-        const { output, lse } = attendRow(job.queries.f32, (hq * tokens + t) * d, K, V, first + t + 1, d, job.scale)
+        const { output, lse } = attendRow(
+          job.queries.f32,
+          (hq * tokens + t) * d,
+          K,
+          V,
+          Math.min(length, first + t + 1),
+          d,
+          job.scale,
+        )
         job.output.f32.set(output, (hq * tokens + t) * d)
         job.lse.f32[hq * tokens + t] = lse
       }

@@ -2,8 +2,9 @@ import { checkRoom } from '../cache/cache.ts'
 import { type CallOptions, type CallQueue, Pace } from '../calls.ts'
 import type { PolicyOptions, SessionConfig } from '../config.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
-import type { Session, SessionStats } from '../session/session.ts'
-import type { MemoryUse } from '../session/state.ts'
+import type { MemoryUse } from '../session/memory.ts'
+import type { Session } from '../session/session.ts'
+import type { SessionStats } from '../session/stats.ts'
 import type { Runner } from './runner.ts'
 
 /** How a context attends. */

@@ -1,5 +1,5 @@
-import { isDense } from '../attend/attention.ts'
 import type { GpuRecorder } from '../backend.ts'
+import { isDense } from '../cache/zones.ts'
 import type { Engine } from '../engine.ts'
 import type { Session } from '../session/session.ts'
 import { type Decoder, embed, finish, head, type Pass, placeTables, project } from './decoder.ts'
@@ -50,9 +50,10 @@ export class GpuRunner implements Runner {
     session: Session,
     ids: readonly number[],
     first: number,
-    { logits }: { logits: boolean },
+    { logits, signal }: { logits: boolean; signal?: AbortSignal },
   ): Promise<Float32Array | undefined> {
     await this.settle()
+    if (onHost(session)) return this.host.prompt(session, ids, first, { logits, signal })
     const { config } = this.decoder
     const T = ids.length
     const work = await this.workspaces.reserve(T, 1)
@@ -75,7 +76,7 @@ export class GpuRunner implements Runner {
     options: { ahead: boolean; signal?: AbortSignal },
   ): Promise<Float32Array[]> {
     const T = ids.length
-    if (this.auditComes(sessions, positions)) {
+    if (sessions.some(onHost) || this.auditComes(sessions, positions)) {
       await this.settle()
       return this.host.step(sessions, ids, positions, options)
     }
@@ -222,6 +223,11 @@ export class GpuRunner implements Runner {
     const of = (name: 'queries' | 'keys' | 'values' | 'attended') => this.recorder.range(work[name])
     return { queries: of('queries'), keys: of('keys'), values: of('values'), attended: of('attended') }
   }
+}
+
+/** Rows on the host are fetched between submits, which no recording can wait for. */
+function onHost({ state }: Session): boolean {
+  return state.cache?.offload !== undefined
 }
 
 function sameItems<T>(a: readonly T[], b: readonly T[]): boolean {

@@ -1,5 +1,6 @@
 import type { Backend } from '../backend.ts'
 import { u32View } from '../bytes.ts'
+import { segmentsOf } from '../cache/layer.ts'
 import { summaryCapacity } from '../cache/summary.ts'
 import type { SessionConfig } from '../config.ts'
 import { choosersOf, type RetrieveItem } from './retriever.ts'
@@ -51,13 +52,17 @@ export class RecallAudit {
   }
 }
 
-/** Bytes of the scratch that auditing a retrieval of `k` keys can need, at any length up to the capacity. */
-export function auditPlan(config: SessionConfig, k = config.policy.k): Record<string, number> {
+/**
+ * Bytes of the scratch that auditing a retrieval of `k` keys can need, at any length up to the capacity.
+ * @param piece keys that are on the device at once, where not all are
+ */
+export function auditPlan(config: SessionConfig, k = config.policy.k, piece = 0): Record<string, number> {
   if (config.policy.auditEvery === 0) return {}
   const heads = config.shape.kvHeads
   const zone = summaryCapacity(config)
   const top = heads * Math.min(k, zone) * 4
-  return { auditValues: heads * zone * 4, auditIds: top, auditTop: top }
+  const whole = { auditValues: heads * zone * 4, auditIds: top, auditTop: top }
+  return piece > 0 ? { ...whole, auditPart: heads * Math.min(piece, zone) * 4 } : whole
 }
 
 /**
@@ -67,12 +72,18 @@ export function auditPlan(config: SessionConfig, k = config.policy.k): Record<st
 export async function exactTop(backend: Backend, item: RetrieveItem): Promise<Uint32Array> {
   const { config, layer, scratch, zone, base, k } = item
   const { kvHeads: heads, group } = config.shape
-  await scratch.reserve(auditPlan(config, k))
+  await scratch.reserve(auditPlan(config, k, layer.offload?.shared.plan.staging))
   const choosers = choosersOf(config)
-  const source = { rows: layer.keys, base, chosen: scratch.get('chosen'), scale: choosers === 1 ? 1 / group : 1 }
+  const query = { chosen: scratch.get('chosen'), scale: choosers === 1 ? 1 / group : 1 }
   const estimates = scratch.get('auditValues')
   const topIds = scratch.get('auditIds')
-  backend.rerank([{ source, heads, choosers, ids: null, count: zone, estimates }])
+  for await (const { keys, at, from, count } of segmentsOf(layer, base, base + zone)) {
+    const whole = count === zone
+    const part = whole ? estimates : scratch.get('auditPart')
+    backend.rerank([{ source: { rows: keys, base: at, ...query }, heads, choosers, ids: null, count, estimates: part }])
+    for (let h = 0; h < heads && !whole; h++)
+      backend.copy(part, h * count * 4, estimates, (h * zone + from - base) * 4, count * 4)
+  }
   backend.topk([{ values: estimates, ids: null, heads, count: zone, k, topIds, topValues: scratch.get('auditTop') }])
   return u32View(await backend.read(topIds, 0, heads * k * 4))
 }

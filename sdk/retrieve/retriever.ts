@@ -1,5 +1,5 @@
 import type { Backend, Buf } from '../backend.ts'
-import type { LayerCache } from '../cache/cache.ts'
+import type { LayerCache } from '../cache/layer.ts'
 import { summaryCapacity } from '../cache/summary.ts'
 import type { Rotation } from '../codec/codec.ts'
 import type { SessionConfig } from '../config.ts'

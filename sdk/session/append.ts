@@ -1,9 +1,11 @@
+import { mergePartials } from '../attend/merge-partials.ts'
 import { f32View } from '../bytes.ts'
 import { type Cache, checkRoom, largestValue } from '../cache/cache.ts'
 import { type CallOptions, CallQueue, Pace } from '../calls.ts'
 import type { Dtype } from '../dtype.ts'
 import { ParisError, throwIfAborted } from '../errors.ts'
 import { checkStorable, checkTensor, type Tensor, type TensorInput, tensorF32 } from '../input.ts'
+import type { DenseJob } from '../kernels/dense.ts'
 import { disposedError, type SessionState } from './state.ts'
 
 /** Keys and values [H, tokens, d], one token or many. */
@@ -71,9 +73,9 @@ async function appendChecked(calls: readonly Checked[], where: string, options: 
     const pace = new Pace(where, total, 'tokens', options)
     let done = 0
     for (const call of calls)
-      for (let from = 0; from < call.keys.tokens; from += APPEND_CHUNK) {
-        const to = Math.min(call.keys.tokens, from + APPEND_CHUNK)
-        appendChunk(call, from, to)
+      for (let from = 0, to = 0; from < call.keys.tokens; from = to) {
+        to = Math.min(call.keys.tokens, from + Math.min(APPEND_CHUNK, call.state.cache?.chunk ?? APPEND_CHUNK))
+        await appendChunk(call, from, to)
         done += to - from
         await pace.step(done)
       }
@@ -83,8 +85,8 @@ async function appendChecked(calls: readonly Checked[], where: string, options: 
 }
 
 /** Writes tokens [from, to) and encodes what crossed into the retrieval zone. */
-function appendChunk({ state, layer, keys, values }: Checked, from: number, to: number): void {
-  const job = state.cache?.append(layer, keys, values, from, to)
+async function appendChunk({ state, layer, keys, values }: Checked, from: number, to: number): Promise<void> {
+  const job = await state.cache?.append(layer, keys, values, from, to)
   if (job) state.backend.encode([job])
 }
 
@@ -134,11 +136,13 @@ export async function prefillTokens(
     const pace = new Pace('session.prefill', T, 'tokens', options)
     if (T === 0) return
     const cache = await state.open(keys.dtype)
-    const rows = queryHeads * Math.min(T, PREFILL_CHUNK)
+    // Each chunk reads every earlier row that is on the host: the fewer the better.
+    const chunk = cache.offload ? cache.chunk : PREFILL_CHUNK
+    const rows = queryHeads * Math.min(T, chunk)
     await state.scratch.reserve({ denseQueries: rows * d * 4, denseOutput: rows * d * 4, denseLse: rows * 4 })
-    for (let from = 0; from < T; from += PREFILL_CHUNK) {
-      const to = Math.min(T, from + PREFILL_CHUNK)
-      appendChunk(call, from, to)
+    for (let from = 0; from < T; from += chunk) {
+      const to = Math.min(T, from + chunk)
+      await appendChunk(call, from, to)
       const part = await densePart(state, cache, layer, sliceTokens(q, T, d, from, to), to - from)
       for (let hq = 0; hq < queryHeads; hq++) {
         const [a, b] = [hq * (to - from), (hq + 1) * (to - from)]
@@ -155,15 +159,23 @@ export async function prefillTokens(
 /** Exact causal attention of the layer's last `tokens` tokens; queries [Hq, tokens, d]. */
 async function densePart(state: SessionState, cache: Cache, layer: number, queries: Float32Array, tokens: number) {
   const { backend, scratch, config } = state
-  const { keys, values, length } = cache.layer(layer)
+  const { keys, values, length, offload } = cache.layer(layer)
   const { kvHeads: heads, group, queryHeads, headDim } = config.shape
   const [q, output, lse] = [scratch.get('denseQueries'), scratch.get('denseOutput'), scratch.get('denseLse')]
   backend.write(q, 0, new Uint8Array(queries.buffer, queries.byteOffset, queries.byteLength))
-  const first = length - tokens
-  backend.dense([{ queries: q, tokens, first, keys, values, heads, group, scale: config.scale, output, lse }])
   const count = queryHeads * tokens
-  const [o, l] = await Promise.all([backend.read(output, 0, count * headDim * 4), backend.read(lse, 0, count * 4)])
-  return { output: f32View(o), lse: f32View(l) }
+  const attend = async (rows: Pick<DenseJob, 'keys' | 'values' | 'first' | 'length'>) => {
+    backend.dense([{ queries: q, tokens, ...rows, heads, group, scale: config.scale, output, lse }])
+    const [o, l] = await Promise.all([backend.read(output, 0, count * headDim * 4), backend.read(lse, 0, count * 4)])
+    return { output: f32View(o), lse: f32View(l) }
+  }
+  const first = length - tokens
+  if (!offload) return attend({ keys, values, first })
+  // Sink and window lie side by side; what is between them comes through the staging, all of it before every query.
+  let result = await attend({ keys, values, first: offload.rowOf(first) })
+  for await (const { count: seen, ...rows } of offload.between())
+    result = mergePartials([result, await attend({ ...rows, first: seen - 1, length: seen })])
+  return result
 }
 
 function sliceTokens(q: Float32Array, T: number, d: number, from: number, to: number): Float32Array {
@@ -187,7 +199,7 @@ async function rollingBack(calls: readonly Checked[], body: () => Promise<void>)
     for (const { state, opened, layer, length, maxKey } of before)
       try {
         if (!opened) state.unopen()
-        state.cache?.truncate(layer, length)
+        await state.cache?.truncate(layer, length)
         if (state.cache) state.cache.layer(layer).maxKey = maxKey
       } catch {
         // On a lost device going back fails as well; what failed first is what to tell.

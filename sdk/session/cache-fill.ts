@@ -24,32 +24,36 @@ export class CacheFill {
         for (let from = 0; from < tensor.rows; from += rowsAtOnce(tensor)) {
           const count = Math.min(tensor.rows - from, rowsAtOnce(tensor))
           const bytes = await take(count * tensor.rowBytes)
-          this.writeRows(tensor, h, from, count, bytes)
+          await this.writeRows(tensor, h, from, count, bytes)
           done += bytes.length
           await pace.step(done)
         }
   }
 
   /** Writes what was gathered and lets the tokens be seen. */
-  finish(lengths: readonly number[]): void {
+  async finish(lengths: readonly number[]): Promise<void> {
     const { cache } = this
     for (const [l, tally] of this.tallies) {
       const { counts } = cache.layer(l).summary
       if (counts) cache.backend.write(counts, 0, new Uint8Array(tally.buffer))
     }
-    lengths.forEach((length, l) => {
-      cache.layer(l).length = length
-    })
+    for (const [l, length] of lengths.entries()) await cache.settle(l, length)
   }
 
-  private writeRows(t: SnapshotTensor, h: number, from: number, count: number, bytes: Uint8Array<ArrayBuffer>): void {
+  private async writeRows(
+    t: SnapshotTensor,
+    h: number,
+    from: number,
+    count: number,
+    bytes: Uint8Array<ArrayBuffer>,
+  ): Promise<void> {
     const { backend, config } = this.cache
     const layer = this.cache.layer(t.layer)
     if (t.part === 'keys' || t.part === 'values') {
       const max = this.largest(t, count, bytes)
       if (t.part === 'keys') layer.maxKey = Math.max(layer.maxKey, max)
       else if (max > largestValue(config.capacity)) throw this.corrupt(t, `|v| up to ${max}`)
-      backend.write(layer[t.part].buf, (h * config.capacity + from) * t.rowBytes, bytes)
+      await this.cache.writeRows(t.layer, t.part, h, from, bytes)
     } else if (t.part === 'normExp') {
       if (layer.summary.normExp) backend.write(layer.summary.normExp, h * 4, bytes)
     } else {

@@ -1,4 +1,4 @@
-import type { LayerCache } from '../cache/cache.ts'
+import { type LayerCache, segmentsOf } from '../cache/layer.ts'
 import { readPart, type SummaryPart } from '../cache/summary.ts'
 import { type Summary, summaryParts } from '../codec/codec.ts'
 import { refusedValues } from './refused.ts'
@@ -36,7 +36,8 @@ export async function checkState(state: SessionState): Promise<CheckReport> {
         const layer = cache.layer(l)
         const count = Math.min(SAMPLE, cache.zones(l).retrieval - at)
         const from = cache.zones(l).sink + at
-        backend.encode([{ keys: layer.keys, heads, from, count, rotation: cache.rotation, summary: fresh, at: 0 }])
+        for await (const { keys, at } of segmentsOf(layer, from, from + count))
+          backend.encode([{ keys, heads, from: at, count, rotation: cache.rotation, summary: fresh, at: 0 }])
         for (let h = 0; h < heads; h++) {
           const bad = await mismatch(state, layer, fresh, h, at, count)
           if (bad) problems.push(`layer ${l}, head ${h}, keys ${at}..${at + count - 1}: ${bad}`)

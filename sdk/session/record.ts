@@ -152,6 +152,10 @@ function ready({ state, encoder, layer, where }: Recording): Open {
     const fix = "Create the session with store: 'bf16', 'f16' or 'f32'."
     throw refuse('bad_config', 'a session that has no memory yet', 'one that took it when it was created', fix)
   }
+  if (state.cache.offload) {
+    const fix = "Call append, prefill or attend, which read back what was retrieved; or open it with offload: 'never'."
+    throw refuse('offload_needs_submit', 'a session whose rows are on the host', 'rows on the device', fix)
+  }
   return { cache: state.cache, recorder }
 }
 

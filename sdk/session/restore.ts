@@ -1,8 +1,9 @@
 import { sha256 } from '@noble/hashes/sha2.js'
 import { bytesToHex } from '@noble/hashes/utils.js'
 import type { Backend } from '../backend.ts'
+import type { OpenPages } from '../cache/pages.ts'
 import { type CallOptions, Pace } from '../calls.ts'
-import { parseConfig, type SessionConfig, type SessionOptions } from '../config.ts'
+import { configOptions, type Placement, parseConfig, type SessionConfig, type SessionOptions } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { headerBytes, parseHeader, type TensorHeader } from '../safetensors.ts'
@@ -19,8 +20,10 @@ const MAX_SNAPSHOT_HEADER = 2 ** 22
 export interface RestoreOptions extends CallOptions {
   /** Fields that the snapshot's configuration must have; any that differs refuses it. */
   readonly expect?: Partial<Omit<SessionOptions, 'policy'>>
-  /** Refuses a snapshot whose session would take more bytes. */
+  /** Refuses a snapshot whose session would take more bytes, the host's pages included. */
   readonly maxBytes?: number
+  /** Where the session's rows are to live here: the fields of a policy that a snapshot does not carry. */
+  readonly placement?: Placement
 }
 
 /**
@@ -32,6 +35,7 @@ export async function restoreState(
   backend: Backend,
   stream: ReadableStream<Uint8Array>,
   options: RestoreOptions,
+  pages: OpenPages,
   admit: (config: SessionConfig) => void,
 ): Promise<SessionState> {
   const { signal } = options
@@ -44,13 +48,14 @@ export async function restoreState(
   let state: SessionState | undefined
   try {
     const { header, digest, raw } = await readHeader(reader)
-    const { config, lengths, store } = describeSnapshot(header)
+    const { config: portable, lengths, store } = describeSnapshot(header)
+    const config = placed(portable, options.placement)
     checkExpected({ ...config, store }, options.expect)
     const tensors = store ? snapshotTensors(config, lengths, store) : []
     checkTensors(header, tensors)
     admit({ ...config, store })
     hash.update(raw)
-    state = new SessionState(backend, config)
+    state = new SessionState(backend, config, pages)
     const pace = new Pace(WHERE, header.dataBytes, 'bytes', options)
     if (store) {
       const filling = new CacheFill(await state.open(store))
@@ -59,7 +64,7 @@ export async function restoreState(
         hash.update(bytes)
         return bytes
       })
-      filling.finish(lengths)
+      await filling.finish(lengths)
     }
     await reader.end()
     if (bytesToHex(hash.digest()) !== digest)
@@ -129,6 +134,13 @@ function describeSnapshot(header: TensorHeader): {
   } catch (cause) {
     throw corrupt('metadata that describes no session', 'config, lengths and store as written', cause)
   }
+}
+
+/** @throws ParisError `bad_config` */
+function placed(config: SessionConfig, placement: Placement = {}): SessionConfig {
+  const { offload, vramBudget, hostBudget, hotRows } = placement
+  const options = configOptions(config)
+  return parseConfig({ ...options, policy: { ...options.policy, offload, vramBudget, hostBudget, hotRows } }, WHERE)
 }
 
 function checkExpected(config: SessionConfig, expect: RestoreOptions['expect']): void {

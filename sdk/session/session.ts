@@ -1,17 +1,17 @@
-import { type Zones, zonesOf } from '../cache/zones.ts'
 import type { CallOptions } from '../calls.ts'
 import { configOptions, type PolicyOptions, parseConfig, type SessionConfig } from '../config.ts'
-import type { Dtype } from '../dtype.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { checkTensor, type TensorInput } from '../input.ts'
-import type { Recall } from '../retrieve/audit.ts'
 import { appendAll, checkAppend, type KeysValues, prefillTokens } from './append.ts'
 import { type CheckReport, checkState } from './check.ts'
+import type { MemoryUse } from './memory.ts'
+import { checkBudgets } from './placement.ts'
 import { encodeAppend, encodeAttend, encodePrefill, type GpuAttention, type GpuKeysValues } from './record.ts'
 import { copyRefused } from './refused.ts'
 import type { Sessions } from './sessions.ts'
 import { snapshotStream } from './snapshot.ts'
-import { type MemoryUse, SessionState } from './state.ts'
+import { SessionState } from './state.ts'
+import { type SessionStats, statsOf } from './stats.ts'
 import {
   type AttendResult,
   attendAll,
@@ -22,23 +22,6 @@ import {
   retrieveTop,
 } from './steps.ts'
 import { undoAppends } from './undo.ts'
-
-/** What a session has done and holds. */
-export interface SessionStats {
-  readonly backend: string
-  readonly store: Dtype | undefined
-  /** By layer. */
-  readonly layers: ReadonlyArray<{ readonly length: number; readonly zones: Zones }>
-  /** Completed calls. */
-  readonly calls: {
-    readonly append: number
-    readonly prefill: number
-    readonly attend: number
-    readonly retrieve: number
-  }
-  /** Of audited retrievals (`policy.auditEvery`). */
-  readonly recall: Recall
-}
 
 /**
  * The KV cache of one sequence, all layers. Made by `Engine.createSession`.
@@ -176,8 +159,8 @@ export class Session {
    * at: keep their products with the queries below 1e38.
    * @param input keys and values [H, tokens, d] of one dtype, f32 by default
    * @returns frees the recording's memory: call it after the submit
-   * @throws ParisError `disposed`, `backend_unavailable` unless on webgpu, `bad_layer`, `bad_dtype`, `bad_shape`,
-   * `capacity`, `busy` while other calls of this session are under way, `bad_config` where it was created without
+   * @throws ParisError `disposed`, `backend_unavailable` unless on webgpu, `offload_needs_submit` where rows are on the
+   * host, `bad_layer`, `bad_dtype`, `bad_shape`, `capacity`, `busy` while other calls of this session are under way, `bad_config` where it was created without
    * `store` and is still empty, `device_lost`; then nothing was recorded
    */
   encodeAppend(encoder: GPUCommandEncoder, layer: number, input: GpuKeysValues): () => void {
@@ -221,7 +204,7 @@ export class Session {
           fix: 'Truncation only shortens; append to lengthen.',
         })
       }
-      lengths.forEach((_, layer) => this.state.cache?.truncate(layer, length))
+      for (const layer of lengths.keys()) await this.state.cache?.truncate(layer, length)
       for (const snapshot of this.state.snapshots) if (length < snapshot.longest) snapshot.stale = true
     })
   }
@@ -236,29 +219,17 @@ export class Session {
     const { config } = this
     const forked = policy ? parseConfig({ ...configOptions(config), policy }, where) : config
     return this.state.run(where, async () => {
-      const copy = new SessionState(this.state.backend, forked)
-      if (this.state.cache) {
-        await copy.take(await this.state.cache.fork(forked))
-        copyRefused(this.state, copy)
-      }
+      checkBudgets(this.state.backend, forked, where)
+      const copy = new SessionState(this.state.backend, forked, this.state.pages)
+      await this.state.forkTo(copy)
+      if (copy.cache) copyRefused(this.state, copy)
       return this.siblings.add(copy)
     })
   }
 
   /** Lengths, zones, calls and audited recall, as of the calls that have completed. */
   stats(): SessionStats {
-    const { backend, cache, config, calls, audit } = this.state
-    const layers = this.state.lengths().map((_, layer) => {
-      const length = this.state.settledLength(layer)
-      return { length, zones: zonesOf(length, config.policy) }
-    })
-    return {
-      backend: backend.name,
-      store: cache?.store ?? config.store,
-      layers,
-      calls: { ...calls },
-      recall: audit.read(),
-    }
+    return statsOf(this.state)
   }
 
   /** Bytes held now; 0 for what the first append will take. */

@@ -3,7 +3,7 @@ import { bytesToHex } from '@noble/hashes/utils.js'
 import type { Cache } from '../cache/cache.ts'
 import { readPart } from '../cache/summary.ts'
 import { type CallOptions, Pace } from '../calls.ts'
-import { configOptions } from '../config.ts'
+import { portableOptions } from '../config.ts'
 import { ParisError } from '../errors.ts'
 import { buildHeader } from '../safetensors.ts'
 import { digestAt, NO_DIGEST, rowsAtOnce, type SnapshotTensor, snapshotTensors } from './snapshot-layout.ts'
@@ -50,7 +50,7 @@ async function capture(state: SessionState): Promise<Capture> {
   const header = buildHeader(tensors, {
     format: 'pariskv',
     version: '1',
-    config: JSON.stringify(configOptions(config)),
+    config: JSON.stringify(portableOptions(config)),
     lengths: JSON.stringify(lengths),
     store: store ?? '',
     sha256: NO_DIGEST,
@@ -130,13 +130,8 @@ function checkFresh(state: SessionState, snapshot: Capture): void {
 
 /** Rows [from, to) of head h in canonical bytes. */
 async function readRows(cache: Cache, t: SnapshotTensor, h: number, from: number, to: number): Promise<Uint8Array> {
-  const { backend, config } = cache
-  const layer = cache.layer(t.layer)
-  if (t.part === 'keys' || t.part === 'values') {
-    const at = (h * config.capacity + from) * t.rowBytes
-    return backend.read(layer[t.part].buf, at, (to - from) * t.rowBytes)
-  }
-  return readPart(backend, layer.summary, t.part, h, from, to - from)
+  if (t.part === 'keys' || t.part === 'values') return cache.readRows(t.layer, t.part, h, from, to)
+  return readPart(cache.backend, cache.layer(t.layer).summary, t.part, h, from, to - from)
 }
 
 async function readAll(cache: Cache, tensor: SnapshotTensor): Promise<Uint8Array> {

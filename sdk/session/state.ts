@@ -1,24 +1,15 @@
-import { attentionPlan } from '../attend/attention.ts'
 import type { Backend } from '../backend.ts'
 import { Cache, cacheBytes } from '../cache/cache.ts'
+import { offloadPlan } from '../cache/offload-plan.ts'
+import type { OpenPages, PageTier } from '../cache/pages.ts'
 import { CallQueue } from '../calls.ts'
 import type { SessionConfig } from '../config.ts'
 import type { Dtype } from '../dtype.ts'
 import { describe, ParisError } from '../errors.ts'
-import { auditPlan, RecallAudit } from '../retrieve/audit.ts'
-import { retrieverPlan } from '../retrieve/retriever.ts'
+import { RecallAudit } from '../retrieve/audit.ts'
 import { Scratch } from '../retrieve/scratch.ts'
-
-/** Bytes by purpose. */
-export interface MemoryUse {
-  /** Full keys and values. */
-  readonly rows: number
-  /** Codes of the retrieval zone. */
-  readonly summary: number
-  /** Working buffers. */
-  readonly scratch: number
-  readonly total: number
-}
+import { type MemoryUse, stepPlan, withTotal } from './memory.ts'
+import { isOffloaded } from './placement.ts'
 
 /** Everything one session holds. Its calls go through `queue`, in order. */
 export class SessionState {
@@ -35,9 +26,11 @@ export class SessionState {
   cache: Cache | undefined
   private closing: Promise<void> | undefined
 
+  /** @param pages opens the host's pages of rows, where they are offloaded */
   constructor(
     readonly backend: Backend,
     readonly config: SessionConfig,
+    readonly pages: OpenPages,
   ) {
     this.scratch = new Scratch(backend)
     this.audit = new RecallAudit(config.policy.auditEvery)
@@ -46,13 +39,29 @@ export class SessionState {
   /** The cache, opened at first use. @param given the dtype of the first rows, unless the configuration names a store */
   async open(given: Dtype): Promise<Cache> {
     if (this.cache) return this.cache
-    return this.take(await Cache.open(this.backend, this.config, this.config.store ?? given))
+    const store = this.config.store ?? given
+    const tier = isOffloaded(this.backend, this.config, store) ? this.openTier(store) : undefined
+    return this.take(await Cache.open(this.backend, this.config, { store, tier }))
+  }
+
+  private openTier(store: Dtype): PageTier {
+    return this.pages(offloadPlan(this.config, store).pageBytes)
+  }
+
+  /** A copy of this session's cache for a new, empty session, whose rows may live elsewhere. Inside the queue. */
+  async forkTo(copy: SessionState): Promise<void> {
+    const { cache } = this
+    if (!cache) return
+    const { store, offload } = cache
+    const offloaded = isOffloaded(copy.backend, copy.config, store)
+    const tier = offloaded ? await (offload?.tier.fork() ?? copy.openTier(store)) : undefined
+    await copy.take(await cache.fork(copy.config, { store, tier }, copy.backend))
   }
 
   /** Makes a cache this session's own and reserves the scratch of its steps. */
   async take(cache: Cache): Promise<Cache> {
     try {
-      await this.scratch.reserve(stepPlan(this.backend, this.config))
+      await this.scratch.reserve(stepPlan(this.backend, this.config, cache.store, cache.offload !== undefined))
     } catch (error) {
       cache.dispose()
       throw error
@@ -86,10 +95,12 @@ export class SessionState {
   }
 
   memory(): MemoryUse {
-    const store = this.cache?.store
-    const { rows, summary } = store ? cacheBytes(this.config, this.backend.layout, store) : { rows: 0, summary: 0 }
+    const { cache } = this
     const scratch = this.scratch.bytes()
-    return { rows, summary, scratch, total: rows + summary + scratch }
+    if (!cache) return withTotal({ rows: 0, summary: 0, scratch })
+    const { offload, store } = cache
+    const held = cacheBytes(this.config, this.backend.layout, store, offload !== undefined)
+    return withTotal({ ...held, scratch, ...(offload ? { pages: offload.tier.bytes() } : undefined) })
   }
 
   /** Runs a task in call order. @throws ParisError `disposed`, `device_lost` */
@@ -126,17 +137,4 @@ export function disposedError(where: string): ParisError {
     want: 'an open one',
     fix: 'Open a new session; dispose only after the last call.',
   })
-}
-
-/** Bytes of the scratch that decode steps need, at any length up to the capacity. */
-function stepPlan(backend: Backend, config: SessionConfig): Record<string, number> {
-  const recording = backend.recorder ? { refused: 4 } : undefined
-  return { ...retrieverPlan(config), ...attentionPlan(backend, config), ...auditPlan(config), ...recording }
-}
-
-/** What opening a session would take, by purpose. */
-export function estimateMemory(backend: Backend, config: SessionConfig): MemoryUse {
-  const { rows, summary } = cacheBytes(config, backend.layout, config.store ?? 'f32')
-  const scratch = Object.values(stepPlan(backend, config)).reduce((sum, bytes) => sum + Math.max(4, bytes), 0)
-  return { rows, summary, scratch, total: rows + summary + scratch }
 }

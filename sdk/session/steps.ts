@@ -1,6 +1,9 @@
-import { type AttendItem, attendStep } from '../attend/attention.ts'
+import { type Attended, type AttendItem, attendFetched, attendStep } from '../attend/attention.ts'
+import { mergePartials } from '../attend/merge-partials.ts'
+import type { Backend } from '../backend.ts'
 import { f32View, u32View } from '../bytes.ts'
 import type { Cache } from '../cache/cache.ts'
+import { segmentsOf } from '../cache/layer.ts'
 import { type CallOptions, CallQueue } from '../calls.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import { checkTensor, type Tensor, type TensorInput, tensorF32 } from '../input.ts'
@@ -97,18 +100,14 @@ async function attendRound(round: readonly Checked[], results: AttendResult[]): 
     }
   }
   if (open.length === 0) return
-  const attended = attendStep(
+  const attended = await attendFetched(
     backend,
     open.map(({ item }) => item),
   )
   await Promise.all(
     open.map(async ({ call }, i) => {
       const { queryHeads, headDim } = call.state.config.shape
-      const [output, lse] = await Promise.all([
-        backend.read(attended[i].output, 0, queryHeads * headDim * 4),
-        backend.read(attended[i].lse, 0, queryHeads * 4),
-      ])
-      results[call.index] = { output: f32View(output), lse: f32View(lse) }
+      results[call.index] = await readResult(backend, attended[i], queryHeads, headDim)
       call.state.calls.attend++
     }),
   )
@@ -158,9 +157,25 @@ export async function attendRange(
   await checkRefused(state, where)
   await checkProducts(state, layer, queries, where)
   if (!cache || from === to) return emptyResult(queryHeads, headDim)
-  const parts = Math.max(1, backend.parts(to - from, kvHeads))
-  await scratch.reserve({ partials: parts * queryHeads * (headDim + 2) * 4 })
-  const [attended] = attendStep(backend, [{ ...attendItem(state, cache, layer, queries), range: [from, to] }])
+  const item = attendItem(state, cache, layer, queries)
+  let result: AttendResult | undefined
+  for await (const { keys, values, at, count } of segmentsOf(item.layer, from, to)) {
+    const parts = Math.max(1, backend.parts(count, kvHeads))
+    await scratch.reserve({ partials: parts * queryHeads * (headDim + 2) * 4 })
+    const rows = { ...item.layer, keys, values, offload: undefined }
+    const [attended] = attendStep(backend, [{ ...item, layer: rows, range: [at, at + count] }])
+    const part = await readResult(backend, attended, queryHeads, headDim)
+    result = result ? mergePartials([result, part]) : part
+  }
+  return result ?? emptyResult(queryHeads, headDim)
+}
+
+async function readResult(
+  backend: Backend,
+  attended: Attended,
+  queryHeads: number,
+  headDim: number,
+): Promise<AttendResult> {
   const [output, lse] = await Promise.all([
     backend.read(attended.output, 0, queryHeads * headDim * 4),
     backend.read(attended.lse, 0, queryHeads * 4),

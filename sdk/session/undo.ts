@@ -8,7 +8,7 @@ export function undoAppends(state: SessionState, layer: number): () => Promise<v
   return () =>
     state.run('session.undo', async () => {
       if (!opened) state.unopen()
-      state.cache?.truncate(layer, length)
+      await state.cache?.truncate(layer, length)
       if (state.cache) Object.assign(state.cache.layer(layer), { maxKey, loose })
       Object.assign(state.calls, calls)
     })

@@ -1,5 +1,6 @@
 import { attendStep } from '../attend/attention.ts'
 import type { Backend } from '../backend.ts'
+import { memoryPages } from '../cache/pages.ts'
 import { zonesOf } from '../cache/zones.ts'
 import type { SessionConfig } from '../config.ts'
 import { SessionState } from './state.ts'
@@ -10,10 +11,14 @@ import { SessionState } from './state.ts'
  */
 export async function warmSteps(backend: Backend, config: SessionConfig): Promise<void> {
   if (!backend.warm) return
-  const state = new SessionState(backend, { ...config, shape: { ...config.shape, layers: 1 }, capacity: 1 })
+  const state = new SessionState(
+    backend,
+    { ...config, shape: { ...config.shape, layers: 1 }, capacity: 1 },
+    memoryPages,
+  )
   try {
     const cache = await state.open(config.store ?? 'f32')
-    const layer = { ...cache.layer(0), length: config.capacity }
+    const layer = { ...cache.layer(0), length: config.capacity, offload: undefined }
     const { keys, values, summary } = layer
     const { rotation, store } = cache
     const { scratch } = state

@@ -179,6 +179,29 @@ describe('linear memory', () => {
       expect(await results(2.25 * 2 ** 30)).toEqual(await results(0))
     })
 
+  it('keeps the rows of a session that does not fit it on the host, with the same bytes', async () => {
+    const seq = sequence(6, 50_000, { headDim: 16 })
+    const config = options({ store: 'f32', capacity: 65_536 }, { update: 256, hotRows: 64 })
+    const results = async (maxBytes: number) => {
+      const backend = createWasmBackend(module, { maxBytes })
+      const session = await new Engine(backend).createSession(config)
+      await feed(session, seq, 0, 49_900, 7000)
+      const steps: Float32Array[] = []
+      for (let t = 49_900; t < 49_950; t++) {
+        await feed(session, seq, t, t + 1)
+        const { output, lse } = await session.attend(0, { queries: queriesAt(seq, t) })
+        steps.push(output, lse)
+      }
+      const { pages } = session.memory()
+      backend.dispose()
+      return { pages, steps }
+    }
+    const [small, large] = [await results(8 * MiB), await results(64 * MiB)]
+    expect(small.pages).toBeGreaterThan(8 * MiB)
+    expect(large.pages).toBeUndefined()
+    expect(small.steps).toEqual(large.steps)
+  })
+
   it('lets scratch go where it stands between an allocation and its room', async () => {
     const backend = createWasmBackend(module, { maxBytes: 8 * MiB })
     const [low] = await backend.alloc(requests(4 * MiB))

@@ -6,7 +6,7 @@ import { ATTENTION, attention, largest, lseTolerance } from '../support/attentio
 import { onEveryBackend } from '../support/backends.ts'
 import { DTYPES, gaussians, HEAD_DIMS, poisoned, random, rowsOf } from '../support/inputs.ts'
 import { oracle, runOne } from '../support/jobs.ts'
-import { expectNear, expectRepeatable } from '../support/repeat.ts'
+import { expectNear, expectRepeatable, expectSame } from '../support/repeat.ts'
 
 interface Case {
   d?: number
@@ -110,6 +110,25 @@ onEveryBackend('dense', (backend) => {
     }
   })
 
+  it('sees nothing beyond the rows that there are, and the same where they are enough', async () => {
+    for (const [tokens, first, length] of [
+      [5, 36, 37],
+      [70, 99, 100],
+      [66, 10, 40],
+      [3, 0, 1],
+      [65, 63, 64],
+    ]) {
+      const given = job({ tokens, first, group: 2, keyType: 'bf16' })
+      const { lse } = await check({ ...given, length })
+      expect(lse.f32.every(Number.isFinite)).toBe(true)
+    }
+    const given = job({ tokens: 33, first: 20 })
+    const [plain, told] = [given, { ...given, length: 53 }]
+    const [a, b] = [await runOne(backend(), 'dense', plain), await runOne(backend(), 'dense', told)]
+    expectSame(b.output.u32, a.output.u32, 'output')
+    expectSame(b.lse.u32, a.lse.u32, 'lse')
+  })
+
   it('repeats to the bit, in a batch and alone', () =>
     expectRepeatable(
       backend(),
@@ -120,6 +139,19 @@ onEveryBackend('dense', (backend) => {
 })
 
 describe('dense, the reference', () => {
+  it('is softmax attention over positions 0..min(first + t, length − 1)', () => {
+    const given = { ...job({ tokens: 6, first: 4 }), length: 7 }
+    const { output, lse } = oracle('dense', given)
+    for (let row = 0; row < 4 * 6; row++) {
+      const [h, t] = [Math.floor(row / 12), row % 6]
+      const positions = Array.from({ length: Math.min(7, 4 + t + 1) }, (_, n) => n)
+      const query = given.queries.f32.subarray(row * 64, row * 64 + 64)
+      const want = attention(query, given.keys, given.values, h, positions, given.scale)
+      expectNear(output.f32.subarray(row * 64, row * 64 + 64), want.output, 1e-5, 'output')
+      expectNear([lse.f32[row]], [want.lse], 1e-5, 'lse')
+    }
+  })
+
   it('is softmax attention over positions 0..first + t', () => {
     const given = job({ tokens: 6, first: 4 })
     const { output, lse } = oracle('dense', given)

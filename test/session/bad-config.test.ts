@@ -114,6 +114,7 @@ describe('a bad configuration', () => {
       denseBelow: 2000,
       normWeighted: false,
       auditEvery: 0,
+      offload: 'auto',
     })
   })
 })

@@ -19,15 +19,20 @@ async function bytesInUse(): Promise<number> {
 }
 
 describe('the heap', () => {
-  it('stays flat over 10,000 decode steps', async () => {
+  it.each([
+    ['never', 10_000],
+    ['always', 10_000],
+  ] as const)('stays flat over decode steps, offload %s', async (offload, steps) => {
     const shape = { queryHeads: 2, kvHeads: 1, headDim: 8 }
     const seq = sequence(221, 300, shape)
     const backend = createReferenceBackend()
-    const session = await new Engine(backend).createSession(options({ ...shape, capacity: 300 }, { k: 4 }))
+    const session = await new Engine(backend).createSession(
+      options({ ...shape, capacity: 300 }, { k: 4, hotRows: 8, offload }),
+    )
     await feed(session, seq, 0, 100)
     const allocated = backend.allocated()
     const marks: number[] = []
-    for (let step = 0; step < 10_000; step++) {
+    for (let step = 0; step < steps; step++) {
       if (session.length() === 300) await session.truncate(100)
       await feed(session, seq, session.length(), session.length() + 1)
       const { output } = await session.attend(0, { queries: queriesAt(seq, step % 300) })
