@@ -6,6 +6,7 @@ import {
   checkHost,
   closing,
   GRACE,
+  guarded,
   HOST,
   largestMessage,
   PORT,
@@ -39,7 +40,7 @@ export async function serve(options: ServeOptions): Promise<Server> {
     hostname: host,
     idleTimeout: 120,
     maxRequestBodySize: rest.limits?.snapshot ?? DEFAULT_LIMITS.snapshot,
-    fetch: (request: Request, server: BunServer) => app.fetch(request, { server }),
+    fetch: guarded(rest.auth, (request, server: BunServer) => app.fetch(request, { server })),
     websocket: {
       ...websocket,
       maxPayloadLength,

@@ -1,7 +1,19 @@
 import { upgradeWebSocket } from 'hono/deno'
 import { createApp } from '../sdk/http/app.ts'
 import { createEngine } from './deno.ts'
-import { checkHost, closing, GRACE, HOST, PORT, type ServeOptions, type Server, urlOf, within } from './serving.ts'
+import {
+  checkHost,
+  closing,
+  GRACE,
+  guarded,
+  HOST,
+  PORT,
+  type ServeOptions,
+  type Server,
+  urlOf,
+  within,
+} from './serving.ts'
+import { onSignals } from './signals.ts'
 
 export type { ServeOptions, Server } from './serving.ts'
 
@@ -11,9 +23,6 @@ declare const Deno: {
     options: { port: number; hostname: string; signal: AbortSignal; onListen: () => void },
     handler: (request: Request) => Response | Promise<Response>,
   ): { readonly addr: { readonly port: number }; readonly finished: Promise<void>; shutdown(): Promise<void> }
-  addSignalListener(signal: string, handler: () => void): void
-  removeSignalListener(signal: string, handler: () => void): void
-  exit(status: number): never
 }
 
 /**
@@ -27,7 +36,10 @@ export async function serve(options: ServeOptions): Promise<Server> {
   const app = createApp({ ...rest, engine: engine ?? (() => createEngine()), upgradeWebSocket })
   const cut = new AbortController()
   const listening = { port, hostname: host, signal: cut.signal, onListen: () => {} }
-  const server = Deno.serve(listening, (request) => app.fetch(request))
+  const server = Deno.serve(
+    listening,
+    guarded(rest.auth, (request) => app.fetch(request)),
+  )
   const { close, closed } = closing(async () => {
     await within(grace, app.drain())
     if (!(await within(1_000, server.shutdown()))) cut.abort()
@@ -38,19 +50,4 @@ export async function serve(options: ServeOptions): Promise<Server> {
   const stop = signals ? onSignals(close) : undefined
   void app.ready().catch(() => {})
   return { url: urlOf(host, server.addr.port), app, close, closed }
-}
-
-/** @returns takes the handlers away again */
-function onSignals(close: () => Promise<void>): () => void {
-  let seen = false
-  const handler = () => {
-    if (seen) Deno.exit(1)
-    seen = true
-    void close()
-  }
-  const names = ['SIGTERM', 'SIGINT']
-  for (const name of names) Deno.addSignalListener(name, handler)
-  return () => {
-    for (const name of names) Deno.removeSignalListener(name, handler)
-  }
 }

@@ -4,11 +4,13 @@ import { Hono } from 'hono'
 import { createApp } from '../sdk/http/app.ts'
 import type { OpenAi } from '../sdk/http/openai.ts'
 import { createEngine } from './node.ts'
-import { WebSocketServer } from './node-websocket.ts'
+import { nodeBody } from './node-body.ts'
+import { BoundedWebSocketServer } from './node-websocket.ts'
 import {
   checkHost,
   closing,
   GRACE,
+  guarded,
   HOST,
   largestMessage,
   PORT,
@@ -20,6 +22,7 @@ import {
 import { onSignals } from './signals.ts'
 
 export type { ServeOptions, Server } from './serving.ts'
+export { parseTokens, splitTokens } from './tokens.ts'
 
 /** How long a client may take, in ms. */
 export interface ClientTimeouts {
@@ -44,15 +47,17 @@ export interface NodeServeOptions extends ServeOptions {
  */
 export async function serve(options: NodeServeOptions): Promise<Server> {
   const { port = PORT, host = HOST, grace = GRACE, timeouts = {}, signals = false, engine, openai, ...rest } = options
-  checkHost(host, openai?.open ? 'off' : rest.auth)
-  const app = createApp({ ...rest, engine: engine ?? (() => createEngine()), upgradeWebSocket })
+  const auth = openai?.open ? 'off' : rest.auth
+  checkHost(host, auth)
+  const app = createApp({ readBody: nodeBody, ...rest, engine: engine ?? (() => createEngine()), upgradeWebSocket })
   const both = openai && new Hono().route('/', openai).all('*', (c) => app.fetch(c.req.raw, c.env))
+  const answer = guarded(auth, (request, env: object) => (both ?? app).fetch(request, env))
   const maxPayload = largestMessage(rest)
-  const websockets = new WebSocketServer({ maxPayload, maxUnsent: 4 * maxPayload, heartbeat: 30_000 })
+  const websockets = new BoundedWebSocketServer({ maxPayload, maxUnsent: 4 * maxPayload, heartbeat: 30_000 })
   const { headers = 10_000, request = 300_000, idle = 120_000 } = timeouts
   const server = createAdaptorServer({
     fetch: async (request, env) => {
-      const response = await (both ?? app).fetch(request, env)
+      const response = await answer(request, env)
       // The rest of a body that was refused unread ends the connection; who keeps it alive has to know.
       if (response.status >= 400 && !env.incoming.complete) response.headers.set('connection', 'close')
       return response

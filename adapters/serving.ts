@@ -1,5 +1,6 @@
 import type { AppOptions, ParisApp } from '../sdk/http/app.ts'
 import { DEFAULT_LIMITS } from '../sdk/http/limits.ts'
+import { problemResponse, Refusal } from '../sdk/http/problem.ts'
 import type { Engine } from '../sdk/index.ts'
 import { ParisError } from '../sdk/index.ts'
 
@@ -39,7 +40,7 @@ export function largestMessage({ limits }: Pick<AppOptions, 'limits'>): number {
 
 /** @throws ParisError `bad_config` where the app would stand open beyond this machine */
 export function checkHost(host: string, auth: AppOptions['auth']): void {
-  if (auth !== 'off' || /^(localhost|127(\.\d{1,3}){3}|::1|\[::1\])$/i.test(host)) return
+  if (auth !== 'off' || LOOPBACK.test(host)) return
   const fix = 'Give tokens, or listen on 127.0.0.1.'
   throw new ParisError('bad_config', {
     where: 'serve(host)',
@@ -47,6 +48,36 @@ export function checkHost(host: string, auth: AppOptions['auth']): void {
     want: "a loopback address with auth 'off'",
     fix,
   })
+}
+
+const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|::1|\[::1\])$/i
+
+/** A handler of requests, and what its runtime hands it beside them. */
+type Handler<Rest extends unknown[]> = (request: Request, ...rest: Rest) => Response | Promise<Response>
+
+/**
+ * A handler that with auth 'off' answers this machine alone: to a web page that found it, under its own name or by a
+ * name that leads here, it says 401 `unauthorized`.
+ */
+export function guarded<Rest extends unknown[]>(auth: AppOptions['auth'], handle: Handler<Rest>): Handler<Rest> {
+  if (auth !== 'off') return handle
+  return (request, ...rest) => {
+    const host = request.headers.get('host') ?? ''
+    const origin = request.headers.get('origin')
+    if (!LOOPBACK.test(host.replace(/:\d+$/, ''))) return problemResponse(foreign('Host', 'a loopback address'))
+    if (origin !== null && hostOf(origin) !== host.toLowerCase())
+      return problemResponse(foreign('Origin', 'none, or that of this server'))
+    return handle(request, ...rest)
+  }
+}
+
+function hostOf(origin: string): string | undefined {
+  return URL.canParse(origin) ? new URL(origin).host : undefined
+}
+
+function foreign(where: string, want: string): Refusal {
+  const parts = { got: 'another', want, fix: 'Give the server tokens to be asked by other names or by other pages.' }
+  return new Refusal('unauthorized', { where, ...parts })
 }
 
 /** The URL of an address as a client takes it. */

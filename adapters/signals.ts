@@ -1,5 +1,7 @@
+import process from 'node:process'
+
 /**
- * Calls `close` at the first SIGTERM or SIGINT and ends the process at the second; on Node and on Bun.
+ * Calls `close` at the first SIGTERM or SIGINT and ends the process at the second; on Node, Bun and Deno.
  * @returns takes the handlers away again
  */
 export function onSignals(close: () => Promise<void>): () => void {

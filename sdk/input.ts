@@ -1,4 +1,4 @@
-import { type Dtype, fromF32, toF32 } from './dtype.ts'
+import { bf16ToF32, bitsF32, type Dtype, f16ToF32, f32ToBf16, f32ToF16, toF32 } from './dtype.ts'
 import { describe, ParisError } from './errors.ts'
 
 /**
@@ -72,12 +72,11 @@ function untag(input: TensorInput, rule: TensorRule): { dtype: Dtype; data: Floa
   })
 }
 
-const VIEW = Object.getPrototypeOf(Uint8Array.prototype) as object
-
-/** A getter of every typed array, whatever a subclass puts over it. */
-function intrinsic(view: unknown, name: 'buffer' | 'byteOffset' | 'length' | typeof Symbol.toStringTag): unknown {
-  return Object.getOwnPropertyDescriptor(VIEW, name)?.get?.call(view)
-}
+/** Getters of every typed array, whatever a subclass puts over them. */
+const [tagOf, bufferOf, offsetOf, lengthOf] = [Symbol.toStringTag, 'buffer', 'byteOffset', 'length'].map((name) => {
+  const get = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), name)?.get
+  return (view: unknown): unknown => get?.call(view)
+})
 
 /**
  * A view of our own class and of fixed length on the caller's memory: subclasses answer for their length and their
@@ -85,10 +84,10 @@ function intrinsic(view: unknown, name: 'buffer' | 'byteOffset' | 'length' | typ
  */
 function plainView(value: unknown): Float32Array | Uint16Array | undefined {
   if (!ArrayBuffer.isView(value)) return undefined
-  const tag = intrinsic(value, Symbol.toStringTag)
+  const tag = tagOf(value)
   if (tag !== 'Float32Array' && tag !== 'Uint16Array') return undefined
-  const memory = intrinsic(value, 'buffer') as ArrayBuffer
-  const [offset, length] = [intrinsic(value, 'byteOffset') as number, intrinsic(value, 'length') as number]
+  const memory = bufferOf(value) as ArrayBuffer
+  const [offset, length] = [offsetOf(value) as number, lengthOf(value) as number]
   try {
     return tag === 'Float32Array' ? new Float32Array(memory, offset, length) : new Uint16Array(memory, offset, length)
   } catch {
@@ -122,10 +121,8 @@ function maxFinite(dtype: Dtype, data: Float32Array | Uint16Array, rule: TensorR
 }
 
 function magnitudeOf(dtype: Dtype, bits: number): number {
-  if (dtype === 'f32') return new Float32Array(new Uint32Array([bits]).buffer)[0]
-  const wide = new Float32Array(1)
-  toF32(dtype, [bits], 0, 1, wide)
-  return wide[0]
+  if (dtype === 'f32') return bitsF32(bits)
+  return dtype === 'f16' ? f16ToF32(bits) : bf16ToF32(bits)
 }
 
 /** The largest finite value of a dtype, as a bound on |x| before rounding. */
@@ -152,10 +149,13 @@ export function rowBytes(tensor: Tensor, head: number, from: number, to: number,
 }
 
 function convert(part: Float32Array | Uint16Array, from: Dtype, to: Dtype): Float32Array | Uint16Array {
-  const wide = new Float32Array(part.length)
-  toF32(from, part, 0, part.length, wide)
+  const wide = part instanceof Float32Array ? part : new Float32Array(part.length)
+  if (wide !== part) toF32(from, part, 0, part.length, wide)
   if (to === 'f32') return wide
-  return Uint16Array.from(wide, (x) => fromF32(to, x))
+  const narrow = new Uint16Array(wide.length)
+  if (to === 'bf16') for (let i = 0; i < wide.length; i++) narrow[i] = f32ToBf16(wide[i])
+  else for (let i = 0; i < wide.length; i++) narrow[i] = f32ToF16(wide[i])
+  return narrow
 }
 
 /** @throws ParisError `bad_shape` where the caller's memory has shrunk or gone since the call */

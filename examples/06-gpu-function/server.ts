@@ -3,11 +3,11 @@
  * GET /ping answers 204 while it warms up and 200 when it serves; SIGTERM lets requests end, then exits with 0.
  */
 import { createEngine } from 'pariskv'
-import { serve } from 'pariskv/node'
+import { parseTokens, serve, splitTokens } from 'pariskv/node'
 
 const { PARISKV_TOKENS, PARISKV_METRICS_TOKEN, HOST = '0.0.0.0', PORT = '8787' } = process.env
 if (!PARISKV_TOKENS) throw new Error('PARISKV_TOKENS is not set: token=tenant,token=tenant')
-const tokens = new Map(PARISKV_TOKENS.split(',').map((pair) => pair.split('=', 2) as [string, string]))
+const tokens = parseTokens(splitTokens(PARISKV_TOKENS))
 
 const server = await serve({
   port: Number(PORT),

@@ -8,9 +8,9 @@ import { observe } from './observe.ts'
 import { createSession, forkSession } from './open.ts'
 import type { AppOptions } from './options.ts'
 import { PROBES, probes } from './probes.ts'
-import { badParameter, notFound, problemResponse } from './problem.ts'
+import { badParameter, notFound, problemResponse, Refusal } from './problem.ts'
 import { registerComponents, routes } from './schema.ts'
-import { Service } from './service.ts'
+import { idTaken, Service } from './service.ts'
 import { infoView, sessionView } from './session-view.ts'
 import { openSocket } from './socket.ts'
 import { restoreSession, snapshotResponse } from './streams.ts'
@@ -37,7 +37,7 @@ export function createApp(options: AppOptions) {
   app.onError((error) => problemResponse(error))
   app.notFound(() => problemResponse(notFound()))
   registerComponents(app)
-  for (const path of [...GUARDED, ...PROBES]) app.use(path, observe(service))
+  for (const path of [...GUARDED, ...PROBES, '/docs']) app.use(path, observe(service))
   probes(app, service, auth)
   for (const path of GUARDED)
     app.use(path, async (c, next) => {
@@ -49,7 +49,7 @@ export function createApp(options: AppOptions) {
   const chained = app
     .openapi(routes.info, () => typed(Response.json(infoView(service))))
     .openapi(routes.create, (c) => typed(createSession(c, c.req.valid('header')['idempotency-key'])))
-    .openapi(routes.restore, (c) => typed(restoreSession(c, c.req.valid('query').ttl)))
+    .openapi(routes.restore, (c) => typed(restoreSession(c, c.req.valid('query').ttl, c.req.header('idempotency-key'))))
     .openapi(routes.read, async (c) => {
       const entry = service.sessions.get(c.req.valid('param').id, c.var.tenant)
       return typed(service.sessions.use(entry, async () => Response.json(sessionView(service, entry))))
@@ -78,8 +78,9 @@ export function createApp(options: AppOptions) {
     .openapi(routes.snapshot, (c) =>
       snapshotResponse(service, service.sessions.get(c.req.valid('param').id, c.var.tenant), c.req.raw),
     )
-    .openapi(routes.socket, (c) => openSocket(c, c.req.valid('param').id))
+    .openapi(routes.socket, (c) => openSocket(c, c.req.valid('param').id, auth.lookUp(c.req.raw)))
     .doc31('/openapi.json', { openapi: '3.1.0', info: INFO, security: [{ token: [] }] })
+    // Browsers send no token for a page: it asks for one and reads openapi.json with it.
     .get('/docs', (c) => c.html(docsPage()))
   return Object.assign(chained, {
     /** Opens and checks the engine. @throws ParisError `backend_unavailable`, `device_lost` */
@@ -94,9 +95,15 @@ export function createApp(options: AppOptions) {
     },
     /** Frees every session, and the engine where the app opened it. */
     dispose: () => service.dispose(),
-    /** Serves a session that the host has loaded again, on the engine of this app. @throws ParisError `too_many`, `out_of_memory` */
+    /**
+     * Serves a session that the host has loaded again, on the engine of this app.
+     * @throws ParisError `too_many`, `out_of_memory`, `bad_config` for a session of another engine, `internal` for an id
+     * that is taken
+     */
     async adopt(id: string, parts: { tenant: string; session: Session; ttl: number }): Promise<void> {
       const engine = await service.host.ready()
+      if (parts.session.state.backend !== engine.backend) throw foreign()
+      if (service.sessions.has(id)) throw idTaken('app.adopt(id)')
       const release = service.admission.reserve(parts.tenant, service.bytesOf(engine, parts.session.config))
       service.add({ id, ...parts, engine, release })
     },
@@ -109,13 +116,19 @@ export function createApp(options: AppOptions) {
 export type ParisApp = ReturnType<typeof createApp>
 
 /** What needs a token; a host's own routes beside these are left alone. */
-const GUARDED = ['/v1/*', '/openapi.json', '/docs'] as const
+const GUARDED = ['/v1/*', '/openapi.json'] as const
 
 const INFO = { title: 'pariskv', version: '1', description: 'KV-cache retrieval for long contexts, over HTTP.' }
 
 /** A response whose body its route's schema describes: the type stands there. */
 function typed(response: Response | Promise<Response>) {
   return response as Promise<never>
+}
+
+function foreign(): Refusal {
+  const fix = 'Restore or replay it on the engine that the app was given.'
+  const parts = { got: 'a session of another engine', want: 'one of the engine of this app', fix }
+  return new Refusal('bad_config', { where: 'app.adopt(session)', ...parts })
 }
 
 function answerLayer(

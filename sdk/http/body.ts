@@ -1,11 +1,13 @@
 import type { Admission } from './admission.ts'
-import { orFired } from './call.ts'
+import { orFired, throwIfFired } from './call.ts'
+import type { BodySource } from './options.ts'
 import { badBody, Refusal } from './problem.ts'
 
 /**
  * A whole body, counted as it arrives: what it says of its own length is used only to refuse it sooner.
  * @param limit bytes
  * @param use is given the bytes, which count as buffered until it ends
+ * @param source where the host reads them, instead of `request.body`
  * @throws ParisError `unsupported_media` for an encoded body, `too_large`, `too_many`, `bad_body` for one that breaks off
  */
 export async function withBody<T>(
@@ -14,54 +16,81 @@ export async function withBody<T>(
   admission: Admission,
   signal: AbortSignal,
   use: (bytes: Uint8Array<ArrayBuffer>) => Promise<T>,
+  source: BodySource = (take, fired) => readStream(request, take, fired),
 ): Promise<T> {
   refuseEncoded(request)
   const said = saidLength(request)
   if (said !== undefined && said > limit) throw tooLarge(`${said} bytes`, limit)
   const held = admission.hold()
   try {
-    return await use(await readAll(request, limit, held.add, signal))
+    return await use(await readAll(source, limit, held.add, signal))
   } finally {
     held.release()
   }
 }
 
-async function readAll(request: Request, limit: number, count: (bytes: number) => void, signal: AbortSignal) {
-  const reader = request.body?.getReader() as ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>> | undefined
-  // One buffer that doubles: a list would let a body of one-byte chunks take a hundred times its bytes.
-  let out = new Uint8Array(0)
-  let total = 0
-  while (reader) {
-    let part: ReadableStreamReadResult<Uint8Array<ArrayBuffer>>
-    try {
-      part = await orFired(signal, reader.read())
-    } catch (cause) {
-      void reader.cancel().catch(() => {})
-      if (cause instanceof Refusal) throw cause
-      throw brokenOff(cause)
-    }
-    if (part.done) break
-    const filled = total
-    total += part.value.length
-    try {
-      if (total > limit) throw tooLarge('more bytes', limit)
-      count(part.value.length)
-    } catch (error) {
-      void reader.cancel().catch(() => {})
-      throw error
-    }
-    if (filled === 0) {
-      out = part.value
-      continue
-    }
-    if (total > out.length) {
-      const grown = new Uint8Array(Math.min(limit, Math.max(total, 2 * out.length)))
-      grown.set(out.subarray(0, filled))
-      out = grown
-    }
-    out.set(part.value, filled)
+async function readAll(source: BodySource, limit: number, count: (bytes: number) => void, signal: AbortSignal) {
+  const gathered = new Gathered(limit)
+  const take = (chunk: Uint8Array<ArrayBuffer>) => {
+    if (gathered.length + chunk.length > limit) throw tooLarge('more bytes', limit)
+    count(chunk.length)
+    gathered.add(chunk)
   }
-  return out.subarray(0, total)
+  try {
+    await source(take, signal)
+  } catch (cause) {
+    throwIfFired(signal)
+    throw cause instanceof Refusal ? cause : brokenOff(cause)
+  }
+  return gathered.bytes()
+}
+
+/** Bytes as they come, in one buffer that doubles: a list of one-byte chunks would take a hundred times its bytes. */
+export class Gathered {
+  private buffer: Uint8Array<ArrayBuffer> = new Uint8Array(0)
+  /** Bytes so far. */
+  length = 0
+
+  /** @param most bytes that the buffer grows to unless more are added */
+  constructor(private readonly most: number) {}
+
+  /** A first chunk is kept as it is, any other is copied. */
+  add(chunk: Uint8Array<ArrayBuffer>): void {
+    const filled = this.length
+    this.length += chunk.length
+    if (filled === 0) {
+      this.buffer = chunk
+      return
+    }
+    if (this.length > this.buffer.length) {
+      const grown = new Uint8Array(Math.max(this.length, Math.min(this.most, 2 * this.buffer.length)))
+      grown.set(this.buffer.subarray(0, filled))
+      this.buffer = grown
+    }
+    this.buffer.set(chunk, filled)
+  }
+
+  /** All of them, not copied. */
+  bytes(): Uint8Array<ArrayBuffer> {
+    return this.buffer.subarray(0, this.length)
+  }
+}
+
+/** What every runtime has. */
+async function readStream(
+  request: Request,
+  take: (chunk: Uint8Array<ArrayBuffer>) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  const reader = request.body?.getReader() as ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>> | undefined
+  if (!reader) return
+  try {
+    for (let part = await orFired(signal, reader.read()); !part.done; part = await orFired(signal, reader.read()))
+      take(part.value)
+  } catch (error) {
+    void reader.cancel().catch(() => {})
+    throw error
+  }
 }
 
 function brokenOff(cause: unknown): Refusal {

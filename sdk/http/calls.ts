@@ -1,10 +1,9 @@
-import { sha256 } from '@noble/hashes/sha2.js'
-import { bytesToHex } from '@noble/hashes/utils.js'
 import type { Context } from 'hono'
 import { type Answer, answerResponse } from './answer.ts'
 import { withBody } from './body.ts'
 import { withDeadline } from './call.ts'
 import { OPS, type OpName, type Scalars } from './ops.ts'
+import { printOf } from './print.ts'
 import { badBody } from './problem.ts'
 import type { Service } from './service.ts'
 import type { Entry } from './sessions.ts'
@@ -39,29 +38,24 @@ export async function answerOp(
 ): Promise<Response> {
   const { tenant, service } = c.var
   const entry = service.sessions.get(id, tenant)
-  const { sessions, admission, limits } = service
+  const { sessions, admission, limits, options } = service
   const request = c.req.raw
+  const source = options.readBody?.(c.env)
   const answer = await admission.request(() =>
     sessions.use(entry, () =>
-      withDeadline(limits.deadline, request.signal, (signal) =>
-        withBody(request, limits.body, admission, signal, async (bytes) => {
-          const run = () => {
+      withDeadline(limits.deadline, request.signal, (signal) => {
+        const answered = async (bytes: Uint8Array<ArrayBuffer>) => {
+          const run = async () => {
             const frame = name === 'truncate' ? noBody(bytes) : parseFrame(bytes)
             return runOp(service, entry, name, { scalars, frame, signal })
           }
-          return entry.replays.once(key, key === undefined ? '' : printOf(request, bytes), async () => run())
-        }),
-      ),
+          return entry.replays.once(key, key === undefined ? '' : printOf(request, bytes), run, { signal })
+        }
+        return withBody(request, limits.body, admission, signal, answered, source)
+      }),
     ),
   )
   return answerResponse(answer)
-}
-
-/** What a request says, in 64 digits. */
-export function printOf(request: Request, bytes: Uint8Array): string {
-  const { pathname, search } = new URL(request.url)
-  const head = new TextEncoder().encode(`${request.method} ${pathname}${search}\n`)
-  return bytesToHex(sha256.create().update(head).update(bytes).digest())
 }
 
 function noBody(bytes: Uint8Array): Frame {

@@ -43,6 +43,8 @@ export class RemoteSession {
   private readonly queue = new CallQueue()
   private readonly lengths: number[]
   private readonly chunk: number
+  /** Tokens of a prefill whose answer the server keeps for a retry. */
+  private readonly mostPrefilled: number
 
   /** @internal */
   constructor(
@@ -53,6 +55,8 @@ export class RemoteSession {
     this.config = opened.config
     this.lengths = [...opened.lengths]
     this.chunk = Math.min(transport.options.chunkBytes ?? CHUNK, (opened.limits.body ?? CHUNK) - 4096)
+    const answered = 4 * opened.config.queryHeads * (opened.config.headDim + 1)
+    this.mostPrefilled = Math.floor(((opened.limits.replayBytes ?? CHUNK) - 4096) / answered)
   }
 
   /** Tokens of a layer, as of the calls that were answered. */
@@ -86,7 +90,7 @@ export class RemoteSession {
     const queries = checkHeads(this.config, input.queries, T, 'session.prefill')
     const { queryHeads, headDim: d } = this.config
     const [output, lse] = [new Float32Array(queryHeads * T * d), new Float32Array(queryHeads * T)]
-    await this.inChunks([keys, values, queries], options, async (from, to) => {
+    const send = async (from: number, to: number) => {
       const names = { keys, values, queries }
       const tensors = Object.entries(names).map(([name, tensor]) => part(name, tensor, from, to))
       const frame = await this.call(layer, 'prefill', { offset: this.length(layer) }, tensors, options)
@@ -96,7 +100,8 @@ export class RemoteSession {
         output.set(piece.output.subarray(h * n * d, (h + 1) * n * d), (h * T + from) * d)
         lse.set(piece.lse.subarray(h * n, (h + 1) * n), h * T + from)
       }
-    })
+    }
+    await this.inChunks([keys, values, queries], options, send, this.mostPrefilled)
     return { output, lse }
   }
 
@@ -219,14 +224,15 @@ export class RemoteSession {
     })
   }
 
-  /** Runs one request after the other, each of so many tokens as its bytes allow. */
+  /** Runs one request after the other, each of so many tokens as its bytes allow, and of `most` tokens. */
   private inChunks(
     tensors: readonly Tensor[],
     { signal, onProgress }: CallOptions,
     send: (from: number, to: number) => Promise<void>,
+    most = Number.POSITIVE_INFINITY,
   ): Promise<void> {
     const total = tensors[0].tokens
-    const size = Math.max(1, Math.floor(this.chunk / tokenBytes(tensors)))
+    const size = Math.max(1, Math.min(most, Math.floor(this.chunk / tokenBytes(tensors))))
     return this.queue.run(async () => {
       for (let from = 0; from < total || from === 0; from += size) {
         throwIfAborted(signal, 'session')

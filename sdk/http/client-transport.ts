@@ -37,6 +37,9 @@ const PASSING: ReadonlySet<number> = new Set([429, 499, 502, 503, 504])
 /** Sends requests, again where that is safe, and turns refusals into errors. */
 export class Transport {
   private readonly base: string
+  /** Before the number of each call that is sent under a key. */
+  private readonly keys = randomId()
+  private calls = 0
 
   constructor(readonly options: ClientOptions) {
     this.base = options.url.replace(/\/+$/, '')
@@ -53,7 +56,7 @@ export class Transport {
    */
   async send(method: string, path: string, call: Call = {}): Promise<Response> {
     const { retries = 5, backoff = 100 } = this.options
-    const key = call.once ? randomId() : undefined
+    const key = call.once ? `${this.keys}-${this.calls++}` : undefined
     for (let attempt = 0; ; attempt++) {
       const last = attempt >= retries || call.repeatable === false
       const result = await this.attempt(method, path, call, key)
@@ -76,8 +79,8 @@ export class Transport {
     const streamed = call.body instanceof ReadableStream && { duplex: 'half' }
     const init = { method, headers, body: call.body, signal: call.signal, ...streamed } as RequestInit
     try {
-      const request = new Request(this.url(path), init)
-      return await (this.options.fetch ? this.options.fetch(request) : fetch(request))
+      const url = this.url(path)
+      return await (this.options.fetch ? this.options.fetch(new Request(url, init)) : fetch(url, init))
     } catch (error) {
       if (call.signal?.aborted) throw abortedError(path, call.signal)
       return error

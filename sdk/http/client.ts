@@ -48,8 +48,8 @@ export class ParisClient {
     { ttl, signal }: { ttl?: number; signal?: AbortSignal } = {},
   ): Promise<RemoteSession> {
     const path = `/v1/sessions:restore${ttl === undefined ? '' : `?ttl=${ttl}`}`
-    // Without a key a restore that was done but not answered leaves a session behind, until it expires.
-    const call = { body: snapshot, type: SAFETENSORS, signal, repeatable: !(snapshot instanceof ReadableStream) }
+    const whole = !(snapshot instanceof ReadableStream)
+    const call = { body: snapshot, type: SAFETENSORS, signal, repeatable: whole, once: whole }
     const answer = await this.transport.send('POST', path, call)
     return new RemoteSession(this.transport, (await answer.json()) as OpenedSession)
   }

@@ -5,7 +5,7 @@ const N = 96
 const D = 16
 const HEADS = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: D, capacity: N, store: 'f32' } as const
 
-/** Numbers in (−1, 1) that repeat for no one: no generator, the same everywhere. */
+/** Numbers in [−1, 1], spread by the golden ratio. */
 function numbers(count: number, phase: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => Math.sin(phase + i * 1.61803398875))
 }

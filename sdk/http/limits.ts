@@ -32,6 +32,8 @@ export interface Limits {
   readonly replays: number
   /** Bytes of those answers on one session, by default 4 MiB; larger answers are not kept. */
   readonly replayBytes: number
+  /** Bytes of the answers kept on all sessions, by default 256 MiB; the oldest go first. */
+  readonly replayBytesInAll: number
 }
 
 export const DEFAULT_LIMITS: Limits = {
@@ -51,4 +53,5 @@ export const DEFAULT_LIMITS: Limits = {
   maxTtl: 86_400,
   replays: 64,
   replayBytes: 4 * 2 ** 20,
+  replayBytesInAll: 256 * 2 ** 20,
 }

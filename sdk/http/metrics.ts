@@ -30,7 +30,7 @@ export class Metrics {
 
   /** Prometheus text, version 0.0.4. */
   text(service: Service): string {
-    const { admission, host, sessions } = service
+    const { admission, host, sessions, replayPool } = service
     const out: string[] = []
     const family = (name: string, type: string, help: string, samples: readonly (readonly [string, number])[]) => {
       out.push(`# HELP pariskv_${name} ${help}`, `# TYPE pariskv_${name} ${type}`)
@@ -44,6 +44,7 @@ export class Metrics {
     family('session_bytes', 'gauge', 'Bytes reserved for sessions.', [['', admission.reserved.bytes]])
     const held = [...sessions].reduce((sum, { session }) => sum + session.memory().total, 0)
     family('session_bytes_held', 'gauge', 'Bytes that sessions hold now.', [['', held]])
+    family('replay_bytes', 'gauge', 'Bytes of answers kept for retries.', [['', replayPool.bytes]])
     const { mean, audits } = recallOf(service)
     family('recall_audits', 'gauge', 'Audited retrievals of open sessions.', [['', audits]])
     if (audits > 0) family('recall_mean', 'gauge', 'Mean recall of those audits.', [['', mean]])

@@ -24,7 +24,12 @@ export function observe({ metrics, options }: Observers): MiddlewareHandler<{ Va
     const { logger } = options
     if (!logger) return
     const code = c.error ? toProblem(c.error).code : undefined
-    logger({ method, route, status, ms, tenant: c.get('tenant'), code, error: status === 500 ? c.error : undefined })
+    const error = status === 500 ? c.error : undefined
+    try {
+      logger({ method, route, status, ms, tenant: c.get('tenant'), code, error })
+    } catch {
+      // What was done is answered as done, whether it could be logged or not.
+    }
   }
 }
 

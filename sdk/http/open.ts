@@ -3,9 +3,10 @@ import { configOptions, parseConfig, type SessionOptions } from '../config.ts'
 import { type Answer, answerResponse } from './answer.ts'
 import { withBody } from './body.ts'
 import { orFired, withDeadline } from './call.ts'
-import { type HttpEnv, printOf } from './calls.ts'
+import type { HttpEnv } from './calls.ts'
 import { parseJson } from './json.ts'
 import { lengthsOf } from './ops.ts'
+import { printOf } from './print.ts'
 import { Refusal } from './problem.ts'
 import type { Service } from './service.ts'
 import { isoTime } from './session-view.ts'
@@ -36,7 +37,8 @@ export async function createSession(c: Context<HttpEnv>, key: string | undefined
           )
           return openedAnswer(service, entry)
         }
-        return service.tenantReplays(tenant).once(key, key === undefined ? '' : printOf(request, bytes), create)
+        const print = key === undefined ? '' : printOf(request, bytes)
+        return service.tenantReplays(tenant).once(key, print, create, { signal, stands: stillOpen(service, tenant) })
       }),
     ),
   )
@@ -63,12 +65,18 @@ export async function forkSession(c: Context<HttpEnv>, id: string, key: string |
   }
   const answer = await admission.request(() =>
     sessions.use(entry, () =>
-      withDeadline(limits.deadline, request.signal, (signal) =>
-        entry.replays.once(key, key === undefined ? '' : printOf(request, new Uint8Array()), fork(signal)),
-      ),
+      withDeadline(limits.deadline, request.signal, (signal) => {
+        const print = key === undefined ? '' : printOf(request, new Uint8Array())
+        return entry.replays.once(key, print, fork(signal), { signal, stands: stillOpen(service, tenant) })
+      }),
     ),
   )
   return answerResponse(answer)
+}
+
+/** Whether the session that an earlier answer opened is there: without it that answer helps nobody. */
+export function stillOpen({ sessions }: Service, tenant: string): (answer: Answer) => boolean {
+  return ({ said }) => sessions.serves(String(said.id), tenant)
 }
 
 /** What an opened session is answered with. */

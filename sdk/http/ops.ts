@@ -3,7 +3,7 @@ import type { AttendResult } from '../session/steps.ts'
 import type { Answer } from './answer.ts'
 import { badParameter, Refusal } from './problem.ts'
 import type { Service } from './service.ts'
-import type { Entry } from './sessions.ts'
+import { type Entry, lostError } from './sessions.ts'
 import { type Frame, type OutTensor, takeTensors } from './tensors.ts'
 
 /** The scalars of a call; which of them it reads its route says. */
@@ -148,7 +148,10 @@ function checkOffset({ entry }: OpCall, layer: number, offset: number | undefine
   )
 }
 
-/** Runs what appends and hands the rows to the host's store; where either fails, the layer is as it was. */
+/**
+ * Runs what appends and hands the rows to the host's store; where either fails, the layer is as it was.
+ * @throws ParisError `session_lost` where it can't be made so: then the session is gone
+ */
 async function keeping<T>(
   { service, entry }: OpCall,
   layer: number,
@@ -165,7 +168,11 @@ async function keeping<T>(
       await service.stored(() => service.options.journal?.appended(entry.id, layer, offset, tokens, { keys, values }))
     return result
   } catch (error) {
-    await undo().catch(() => {})
+    await undo().catch((failure) => {
+      // Nobody knows what the layer holds now. A device that was lost is told as that: its host opens another.
+      const lost = [error, failure].find((each) => each instanceof ParisError && each.code === 'device_lost')
+      throw service.sessions.loseOne(entry) ? (lost ?? lostError(failure)) : error
+    })
     throw error
   }
 }

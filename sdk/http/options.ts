@@ -43,6 +43,12 @@ export interface Journal {
   restored?(id: string, record: SessionRecord, snapshot: ReadableStream<Uint8Array>): Promise<void>
 }
 
+/**
+ * Where a host reads a body at less cost than `request.body` does: hands each chunk to `take` as it arrives, and resolves
+ * behind the last one. Rejects, and reads no further, where the body breaks off, `take` throws or the signal fires.
+ */
+export type BodySource = (take: (chunk: Uint8Array<ArrayBuffer>) => void, signal: AbortSignal) => Promise<void>
+
 /** What `createApp` takes. */
 export interface AppOptions {
   /**
@@ -55,12 +61,15 @@ export interface AppOptions {
   /** `GET /metrics` needs it; without it the route is not there unless auth is `'off'`. */
   readonly metricsToken?: string
   readonly limits?: Partial<Limits>
+  /** What it throws is dropped. */
   readonly logger?: (entry: LogEntry) => void
   readonly journal?: Journal
   /** 128 random bits as base64url by default. */
   readonly newId?: (request: Request) => string
   /** hono's, of the runtime; without it the socket route answers 501. */
   readonly upgradeWebSocket?: UpgradeWebSocket
+  /** The body by the bindings of a request (hono's `c.env`); undefined: `request.body`. */
+  readonly readBody?: (env: unknown) => BodySource | undefined
   /** Sessions whose pipelines are compiled before `ready`. */
   readonly warm?: readonly SessionOptions[]
   /** Milliseconds between looks for expired sessions while there are sessions, by default 30,000; 0: only `sweep()` looks. */

@@ -78,6 +78,7 @@ export const routes = {
     summary: 'Open a session from a snapshot, streamed',
     request: {
       query: z.object({ ttl: whole('Seconds that it may stay idle.').optional() }),
+      headers: keyHeader,
       body: body('A snapshot.'),
     },
     responses: { 201: json('Its id and what it may take.', Opened), default: refusal },

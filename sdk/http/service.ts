@@ -9,7 +9,7 @@ import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { Metrics } from './metrics.ts'
 import type { AppOptions, SessionRecord } from './options.ts'
 import { Refusal } from './problem.ts'
-import { Replays } from './replays.ts'
+import { ReplayPool, Replays } from './replays.ts'
 import { type Entry, SessionTable } from './sessions.ts'
 
 /** Everything one handler owns; routes and sockets are faces of it. */
@@ -19,6 +19,7 @@ export class Service {
   readonly host: Host
   readonly sessions: SessionTable
   readonly metrics = new Metrics()
+  readonly replayPool: ReplayPool
   /** Of calls that belong to no session yet, by tenant. */
   private readonly replays = new Map<string, Replays>()
   private sweeping: ReturnType<typeof setInterval> | undefined
@@ -30,7 +31,9 @@ export class Service {
     const given = Object.entries(options.limits ?? {}).filter(([, value]) => value !== undefined)
     this.limits = { ...DEFAULT_LIMITS, ...Object.fromEntries(given) }
     this.admission = new Admission(this.limits)
-    this.sessions = new SessionTable(this.limits, (id) => this.stored(() => options.journal?.removed(id)))
+    this.replayPool = new ReplayPool(this.limits.replayBytesInAll)
+    const removed = (id: string) => this.stored(() => options.journal?.removed(id))
+    this.sessions = new SessionTable(this.limits, removed, this.replayPool)
     this.host = new Host(
       options.engine,
       (engine) => this.sessions.lose(engine),
@@ -91,7 +94,7 @@ export class Service {
 
   /** Replays for calls without a session. */
   tenantReplays(tenant: string): Replays {
-    const replays = this.replays.get(tenant) ?? new Replays(this.limits.replays, this.limits.replayBytes)
+    const replays = this.replays.get(tenant) ?? new Replays(this.limits, this.replayPool)
     this.replays.set(tenant, replays)
     return replays
   }
@@ -112,19 +115,27 @@ export class Service {
     await this.sessions.sweep()
     const release = this.admission.reserve(tenant, bytes)
     let session: Session | undefined
+    let stored: string | undefined
     try {
       const opened = await this.onEngine(engine, open)
       session = opened
       const id = this.options.newId?.(request) ?? randomId()
-      if (this.sessions.has(id)) throw idTaken()
+      if (this.sessions.has(id)) throw idTaken('newId')
       await this.stored(() => keep(id, { tenant, ttl, options: configOptions(opened.config) }, opened))
+      stored = id
       if (this.host.current !== engine) throw lostMeanwhile()
       return this.add({ id, tenant, session, engine, ttl, release })
     } catch (error) {
       await session?.dispose().catch(() => {})
       release()
+      if (stored !== undefined) await this.forget(stored)
       throw error
     }
+  }
+
+  /** Takes what was written of a session that is not opened after all out of the host's store. */
+  private async forget(id: string): Promise<void> {
+    await this.stored(() => this.options.journal?.removed(id)).catch(() => {})
   }
 
   /** Puts a session that is there already under an id. */
@@ -159,9 +170,10 @@ export class Service {
   }
 }
 
-function idTaken(): Refusal {
+/** @param where the id came from */
+export function idTaken(where: string): Refusal {
   const parts = { got: 'an id that is taken', want: 'a fresh one', fix: 'Draw another id.' }
-  return new Refusal('internal', { where: 'newId', ...parts })
+  return new Refusal('internal', { where, ...parts })
 }
 
 function lostMeanwhile(): ParisError {

@@ -4,7 +4,7 @@ import type { Session } from '../session/session.ts'
 import { orFired, throwIfFired } from './call.ts'
 import type { Limits } from './limits.ts'
 import { notFound, Refusal, tooMany } from './problem.ts'
-import { Replays } from './replays.ts'
+import { type ReplayPool, Replays } from './replays.ts'
 
 /** A session that the handler serves. */
 export interface Entry {
@@ -27,12 +27,13 @@ export interface Entry {
 /** The sessions of one handler, by id. Those that are foreign or expired are as unknown as the others. */
 export class SessionTable {
   private readonly entries = new Map<string, Entry>()
-  /** Owners of sessions whose device was lost, the latest of them. */
+  /** Owners of sessions that were lost, the latest of them. */
   private readonly gone = new Map<string, string>()
 
   constructor(
     private readonly limits: Limits,
     private readonly onRemove: (id: string) => Promise<void>,
+    private readonly pool: ReplayPool,
   ) {}
 
   get size(): number {
@@ -44,11 +45,10 @@ export class SessionTable {
   }
 
   add(parts: Pick<Entry, 'id' | 'tenant' | 'session' | 'engine' | 'ttl' | 'release'>): Entry {
-    const { replays, replayBytes } = this.limits
     const entry: Entry = {
       ...parts,
       queue: new CallQueue(),
-      replays: new Replays(replays, replayBytes),
+      replays: new Replays(this.limits, this.pool),
       waiting: 0,
       expires: Date.now() + parts.ttl * 1000,
     }
@@ -64,9 +64,15 @@ export class SessionTable {
   /** @throws ParisError `not_found`, or `session_lost` to its owner */
   get(id: string, tenant: string): Entry {
     const entry = this.entries.get(id)
-    if (entry?.tenant === tenant && (entry.waiting > 0 || Date.now() < entry.expires)) return entry
+    if (entry && isServed(entry, tenant)) return entry
     if (!entry && this.gone.get(id) === tenant) throw lostError()
     throw notFound()
+  }
+
+  /** Whether `get` would find it. */
+  serves(id: string, tenant: string): boolean {
+    const entry = this.entries.get(id)
+    return entry !== undefined && isServed(entry, tenant)
   }
 
   /**
@@ -116,13 +122,17 @@ export class SessionTable {
 
   /** Forgets every session of an engine that is gone; their owners are told so from now on. */
   lose(engine: Engine): void {
-    for (const entry of [...this.entries.values()])
-      if (entry.engine === engine) {
-        this.entries.delete(entry.id)
-        this.gone.set(entry.id, entry.tenant)
-        void this.free(entry).catch(() => {})
-      }
+    for (const entry of [...this.entries.values()]) if (entry.engine === engine) this.loseOne(entry)
+  }
+
+  /** Forgets a session that can't go on, and tells its owner so from now on. @returns whether it was there */
+  loseOne(entry: Entry): boolean {
+    if (this.entries.get(entry.id) !== entry) return false
+    this.entries.delete(entry.id)
+    this.gone.set(entry.id, entry.tenant)
+    void this.free(entry).catch(() => {})
     for (const id of this.gone.keys()) if (this.gone.size > 4096) this.gone.delete(id)
+    return true
   }
 
   /** Frees all sessions, and leaves what a host keeps of them. */
@@ -133,6 +143,7 @@ export class SessionTable {
   }
 
   private async free(entry: Entry): Promise<void> {
+    entry.replays.clear()
     try {
       await entry.session.dispose()
     } finally {
@@ -141,11 +152,17 @@ export class SessionTable {
   }
 }
 
-function lostError(): Refusal {
+function isServed({ tenant: owner, waiting, expires }: Entry, tenant: string): boolean {
+  return owner === tenant && (waiting > 0 || Date.now() < expires)
+}
+
+/** What the owner of a session that was lost is told. */
+export function lostError(cause?: unknown): Refusal {
   return new Refusal('session_lost', {
     where: 'the session',
-    got: 'one whose device was lost',
+    got: 'one that was lost with its device or with a call that could not be taken back',
     want: 'one that is open',
     fix: 'Open a new session and append again, or restore a snapshot.',
+    cause,
   })
 }

@@ -12,8 +12,12 @@ import { buildFrame, type Frame, parseFrame } from './tensors.ts'
 
 const SCALARS = ['layer', 'offset', 'k', 'length', 'from', 'to'] as const
 
-/** `GET /v1/sessions/:id/socket`: one frame a call, one a result, in order. @throws ParisError `not_supported` */
-export async function openSocket(c: Context<HttpEnv>, id: string): Promise<Response> {
+/**
+ * `GET /v1/sessions/:id/socket`: one frame a call, one a result, in order.
+ * @param whose looked up at each message: a socket has no more rights than its token
+ * @throws ParisError `not_supported`
+ */
+export async function openSocket(c: Context<HttpEnv>, id: string, whose: () => string): Promise<Response> {
   const { service, tenant } = c.var
   const entry = service.sessions.get(id, tenant)
   const upgrade = service.options.upgradeWebSocket as UpgradeWebSocket | undefined
@@ -24,14 +28,14 @@ export async function openSocket(c: Context<HttpEnv>, id: string): Promise<Respo
       want: 'a WebSocket',
       fix: 'Use POST …/step, which does the same.',
     })
-  const events = socketEvents(service, entry)
+  const events = socketEvents(service, entry, whose)
   // As middleware, which every runtime's upgrade is: it answers, or passes on what is no upgrade.
   const response = await upgrade(() => events)(c, async () => {})
   return response ?? c.body(null, 400)
 }
 
 /** The life of one socket. */
-export function socketEvents(service: Service, entry: Entry) {
+export function socketEvents(service: Service, entry: Entry, whose: () => string) {
   let turn: Promise<void> = Promise.resolve()
   let arriving: Promise<unknown> = Promise.resolve()
   let waiting = 0
@@ -40,7 +44,7 @@ export function socketEvents(service: Service, entry: Entry) {
   let drain = () => {}
   return {
     onOpen(_: unknown, ws: WSContext) {
-      drain = () => void turn.then(() => ws.close(1001, 'the server is being stopped'))
+      drain = () => void turn.then(() => ws.close(1001, 'the server is being stopped')).catch(() => {})
       service.onDrain.add(drain)
     },
     onMessage({ data }: { data: unknown }, ws: WSContext) {
@@ -53,9 +57,11 @@ export function socketEvents(service: Service, entry: Entry) {
       arriving = arrived.catch(() => {})
       const result = full
         ? Promise.resolve(refusalFrame(tooManyCalls(queuePerSession)))
-        : answer(service, entry, arrived, left.signal)
+        : answer({ service, entry, whose }, arrived, left.signal)
       turn = turn
         .then(async () => send(ws, await result))
+        // What can't be sent has nobody to read it.
+        .catch(() => left.abort())
         .finally(() => {
           waiting--
         })
@@ -76,7 +82,11 @@ function send(ws: WSContext, frame: Uint8Array<ArrayBuffer>): void {
 }
 
 /** One message, done and answered as a frame; it never rejects. */
-async function answer(service: Service, entry: Entry, arrived: Promise<unknown>, client: AbortSignal) {
+async function answer(
+  { service, entry, whose }: { service: Service; entry: Entry; whose: () => string },
+  arrived: Promise<unknown>,
+  client: AbortSignal,
+) {
   const start = performance.now()
   const { admission, limits, sessions } = service
   let id: string | undefined
@@ -85,7 +95,7 @@ async function answer(service: Service, entry: Entry, arrived: Promise<unknown>,
   try {
     service.checkOpen()
     const { said, tensors } = await admission.request(async () => {
-      sessions.get(entry.id, entry.tenant)
+      sessions.get(entry.id, whose())
       const bytes = bytesOf(await arrived, limits.body)
       const held = admission.hold()
       try {

@@ -3,10 +3,11 @@ import { parseConfig, type SessionOptions } from '../config.ts'
 import { ParisError } from '../errors.ts'
 import { headerBytes, parseHeader } from '../safetensors.ts'
 import { answerResponse } from './answer.ts'
-import { joined, limited, refuseEncoded, tooLarge } from './body.ts'
+import { Gathered, limited, refuseEncoded, tooLarge } from './body.ts'
 import { orFired, throwIfFired, withDeadline } from './call.ts'
 import type { HttpEnv } from './calls.ts'
-import { checkRestorable, openedAnswer } from './open.ts'
+import { checkRestorable, openedAnswer, stillOpen } from './open.ts'
+import { printOf } from './print.ts'
 import { badBody, notFound } from './problem.ts'
 import type { Service } from './service.ts'
 import type { Entry } from './sessions.ts'
@@ -73,8 +74,15 @@ function watched(
   return { body: body as ReadableStream<Uint8Array>, ended }
 }
 
-/** `POST /v1/sessions:restore`: its bytes are reserved from its header, before anything of it is taken in. */
-export async function restoreSession(c: Context<HttpEnv>, askedTtl: number | undefined): Promise<Response> {
+/**
+ * `POST /v1/sessions:restore`: its bytes are reserved from its header, before anything of it is taken in. The header has
+ * the digest of the whole, so that it alone says under an Idempotency-Key what is restored.
+ */
+export async function restoreSession(
+  c: Context<HttpEnv>,
+  askedTtl: number | undefined,
+  key: string | undefined,
+): Promise<Response> {
   const { tenant, service } = c.var
   const { admission, host, limits } = service
   const request = c.req.raw
@@ -85,51 +93,67 @@ export async function restoreSession(c: Context<HttpEnv>, askedTtl: number | und
   if (!request.body) throw badBody('no body', 'a snapshot', 'Send the bytes of GET …/snapshot.')
   const source = request.body
   const release = admission.stream()
+  const held = admission.hold()
   try {
     const answer = await admission.request(() =>
       withDeadline(limits.streamDeadline, request.signal, async (signal) => {
         const engine = await orFired(signal, host.ready())
-        const { options, whole } = await peek(limited(source, limits.snapshot, signal))
-        throwIfFired(signal)
-        const bytes = service.bytesOf(engine, options)
-        const entry = await service.openSession(
-          request,
-          { tenant, ttl, bytes },
-          engine,
-          () => engine.restore(whole, { signal, maxBytes: bytes }),
-          (id, record, session) => service.options.journal?.restored?.(id, record, session.snapshot()),
-        )
-        return openedAnswer(service, entry)
+        const { options, header, whole } = await peek(limited(source, limits.snapshot, signal), held.add)
+        const restore = async () => {
+          throwIfFired(signal)
+          const bytes = service.bytesOf(engine, options)
+          const entry = await service.openSession(
+            request,
+            { tenant, ttl, bytes },
+            engine,
+            () => engine.restore(whole, { signal, maxBytes: bytes }),
+            (id, record, session) => service.options.journal?.restored?.(id, record, session.snapshot()),
+          )
+          return openedAnswer(service, entry)
+        }
+        const print = key === undefined ? '' : printOf(request, header)
+        try {
+          return await service
+            .tenantReplays(tenant)
+            .once(key, print, restore, { signal, stands: stillOpen(service, tenant) })
+        } finally {
+          // Nobody reads what was refused or answered behind its header; the engine cancels what it has begun itself.
+          if (!whole.locked) void whole.cancel().catch(() => {})
+        }
       }),
     )
     return answerResponse(answer)
   } finally {
+    held.release()
     release()
   }
 }
 
 const MOST_HEADER = 2 ** 22
 
-/** The configuration in a snapshot's header, and the same bytes again from the start. */
-async function peek(stream: ReadableStream<Uint8Array>) {
+/**
+ * The header of a snapshot and the configuration in it, and the same bytes again from the start.
+ * @param count is told of the bytes as they are taken in, and may refuse them
+ */
+async function peek(stream: ReadableStream<Uint8Array>, count: (bytes: number) => void) {
   const reader = stream.getReader()
-  const chunks: Uint8Array[] = []
-  let total = 0
+  const gathered = new Gathered(8 + MOST_HEADER)
   try {
-    const upTo = async (count: number) => {
-      while (total < count) {
+    const upTo = async (bytes: number) => {
+      while (gathered.length < bytes) {
         const { done, value } = await reader.read()
         if (done) break
-        chunks.push(value)
-        total += value.length
+        // What a chunk has beyond the header goes straight on.
+        count(Math.min(value.length, bytes - gathered.length))
+        gathered.add(value as Uint8Array<ArrayBuffer>)
       }
-      return joined(chunks, total)
+      return gathered.bytes()
     }
     const size = headerBytes((await upTo(8)).subarray(0, 8), MOST_HEADER, 'the body')
     const head = await upTo(8 + size)
-    const { metadata } = parseHeader(head.subarray(8, 8 + size), 'the body')
-    const options = snapshotOptions(metadata)
-    return { options, whole: behind(head, reader) }
+    const header = head.subarray(8, 8 + size)
+    const options = snapshotOptions(parseHeader(header, 'the body').metadata)
+    return { options, header, whole: behind(head, reader) }
   } catch (error) {
     void reader.cancel(error).catch(() => {})
     throw error

@@ -10,10 +10,14 @@ afterAll(() => started?.child.kill('SIGKILL'))
 
 test('the GPU function warms up, serves a session and ends with 0', async () => {
   const program = ['node_modules/tsx/dist/cli.mjs', join(folder, 'server.ts')]
-  started = startProcess(process.execPath, program, { PORT: '0', HOST: '127.0.0.1', PARISKV_TOKENS: 'secret=me' })
+  started = startProcess(process.execPath, program, {
+    PORT: '0',
+    HOST: '127.0.0.1',
+    PARISKV_TOKENS: 'other, se=cret=me',
+  })
   const url = await started.line(/listening on (\S+)/)
   await expect.poll(async () => (await fetch(`${url}/ping`)).status, { timeout: 60_000 }).toBe(200)
-  const client = createClient({ url, token: 'secret' })
+  const client = createClient({ url, token: 'se=cret' })
   const session = await client.createSession({ layers: 1, queryHeads: 1, kvHeads: 1, headDim: 8, capacity: 4 })
   const row = Float32Array.of(1, 0.5, 0, 0, 0, 0, 0, 0)
   const { output } = await session.step(0, { keys: row, values: row, queries: row })

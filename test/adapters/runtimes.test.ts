@@ -23,6 +23,15 @@ for (const runtime of runtimeCases) {
     })
     afterAll(() => server?.kill())
 
+    test('without tokens refuses pages of others', async () => {
+      const open = await startServer(runtime as RuntimeCase, new Map())
+      const statusOf = async (headers: HeadersInit) => (await fetch(`${open.url}/v1/info`, { headers })).status
+      expect(await statusOf({})).toBe(200)
+      expect(await statusOf({ origin: open.url })).toBe(200)
+      expect(await statusOf({ origin: 'https://page.example' })).toBe(401)
+      await open.close()
+    })
+
     test('steps over a WebSocket, and closes it and itself at SIGTERM', async () => {
       const seq = sequence(3, 8)
       const id = await new Caller({

@@ -28,9 +28,9 @@ function found(name: 'bun' | 'deno', args: readonly string[]) {
   return { name, program, args } as RuntimeCase | { name: string; program: undefined }
 }
 
-/** A server in a process of its own. `close` sends SIGTERM and tells how it ended. */
-export async function startServer({ program, args }: RuntimeCase) {
-  const tokens = [...TOKENS].map(([token, tenant]) => `${token}=${tenant}`).join()
+/** A server in a process of its own; without tokens its auth is off. `close` sends SIGTERM and tells how it ended. */
+export async function startServer({ program, args }: RuntimeCase, known = TOKENS) {
+  const tokens = [...known].map(([token, tenant]) => `${token}=${tenant}`).join()
   const { child, exit, line, lines } = startProcess(program, [...args, 'test/adapters/server.ts'], {
     PARISKV_TOKENS: tokens,
   })

@@ -27,6 +27,17 @@ async function openSession(url: string): Promise<string> {
   return ((await response.json()) as { id: string }).id
 }
 
+/** Of a GET with these headers to the letter. */
+async function statusOf(url: string, headers: string, path = '/v1/info'): Promise<number> {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1')
+  cleanups.push(() => socket.destroy())
+  const end = headers.includes('Upgrade') ? '' : 'Connection: close\r\n'
+  socket.write(`GET ${path} HTTP/1.1\r\n${headers}\r\n${end}\r\n`)
+  const [answer] = (await once(socket, 'data')) as [Buffer]
+  socket.destroy()
+  return Number(/^HTTP\/1\.1 (\d+) /.exec(answer.toString('latin1'))?.[1])
+}
+
 const row = (length: number) => Float32Array.from({ length }, (_, i) => Math.sin(i + 1))
 /** The frame of a step of one token. @param metadata for a socket */
 const stepFrame = (metadata: Record<string, string> = {}) =>
@@ -47,6 +58,38 @@ describe('serving on Node', () => {
     const url = open.url.replace('0.0.0.0', '127.0.0.1')
     expect((await fetch(`${url}/v1/info`)).status).toBe(401)
     expect((await fetch(`${url}/v1/info`, { headers: { authorization: 'Bearer secret' } })).status).toBe(200)
+  })
+
+  test('without tokens answers no page of another name, nor one that found this machine by a name of its own', async () => {
+    const { url } = await start()
+    const { host, port } = new URL(url)
+    const page = `http://${host}`
+    for (const [headers, status] of [
+      [`Host: ${host}`, 200],
+      [`Host: localhost:${port}`, 200],
+      [`Host: [::1]:${port}\r\nOrigin: http://[::1]:${port}`, 200],
+      [`Host: ${host}\r\nOrigin: ${page}`, 200],
+      [`Host: rebound.example:${port}`, 401],
+      [`Host: rebound.example:${port}\r\nOrigin: http://rebound.example:${port}`, 401],
+      [`Host: 127.0.0.1.example`, 401],
+      [`Host: ${host}\r\nOrigin: https://page.example`, 401],
+      [`Host: ${host}\r\nOrigin: http://localhost:1`, 401],
+      [`Host: ${host}\r\nOrigin: null`, 401],
+    ] as const)
+      expect([headers, await statusOf(url, headers)]).toEqual([headers, status])
+    const id = await openSession(url)
+    const upgrade = 'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13'
+    const path = `/v1/sessions/${id}/socket`
+    for (const [origin, status] of [
+      [page, 101],
+      ['https://page.example', 401],
+    ] as const) {
+      const key = `Sec-WebSocket-Key: ${Buffer.alloc(16).toString('base64')}`
+      expect(await statusOf(url, `Host: ${host}\r\nOrigin: ${origin}\r\n${upgrade}\r\n${key}`, path)).toBe(status)
+    }
+    const open = await start({ auth: { tokens: new Map([['secret', 'a']]) } })
+    const token = 'Authorization: Bearer secret\r\nHost: pariskv.example\r\nOrigin: https://page.example'
+    expect(await statusOf(open.url, token)).toBe(200)
   })
 
   test('refuses a port that is taken', async () => {
@@ -85,7 +128,7 @@ describe('serving on Node', () => {
   test('cuts off a client that never ends its head', async () => {
     const { url } = await start({ timeouts: { headers: 100 } })
     const socket = connect(Number(new URL(url).port), '127.0.0.1')
-    socket.write('GET /v1/info HTTP/1.1\r\nHost: x\r\nX-Slow: ')
+    socket.write('GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX-Slow: ')
     const [answer] = (await once(socket, 'data')) as [Buffer]
     expect(answer.toString()).toMatch(/^HTTP\/1\.1 408 /)
     await once(socket, 'close')
@@ -97,7 +140,9 @@ describe('serving on Node', () => {
     const id = await openSession(url)
     const socket = connect(Number(new URL(url).port), '127.0.0.1')
     socket.on('error', () => {})
-    socket.write(`PUT /v1/sessions/${id}/layers/0/kv?offset=0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc`)
+    socket.write(
+      `PUT /v1/sessions/${id}/layers/0/kv?offset=0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc`,
+    )
     await once(socket, 'close')
     await app.drain()
   })
@@ -109,7 +154,9 @@ describe('serving on Node', () => {
     const body = stepFrame()
     const half = connect(Number(new URL(url).port), '127.0.0.1')
     const path = `/v1/sessions/${id}/layers/0/step`
-    half.write(`POST ${path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: ${body.length}\r\n\r\n`)
+    half.write(
+      `POST ${path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: ${body.length}\r\n\r\n`,
+    )
     half.write(body.subarray(0, 10))
     await expect.poll(async () => (await app.request('/metrics')).text()).toContain('requests_in_flight 1')
     const closing = close()

@@ -1,4 +1,4 @@
-/** Serves the app on the runtime that runs this file, with the tokens of $PARISKV_TOKENS, and prints its address. */
+/** Serves the app on the runtime that runs this file, with the tokens of $PARISKV_TOKENS or without, and prints its address. */
 import type { ServeOptions, Server } from '../../adapters/serving.ts'
 import { parseTokens, splitTokens } from '../../adapters/tokens.ts'
 
@@ -8,9 +8,10 @@ const runtime = 'Bun' in globalThis ? 'bun' : 'Deno' in globalThis ? 'deno' : 'n
 const { serve } = (await import(`../../adapters/serve-${runtime}.ts`)) as { serve: Serve }
 const { createEngine } = (await import(`../../adapters/${runtime}.ts`)) as typeof import('../../adapters/node.ts')
 
+const given = splitTokens(process.env.PARISKV_TOKENS)
 const server = await serve({
   port: 0,
-  auth: { tokens: parseTokens(splitTokens(process.env.PARISKV_TOKENS)) },
+  auth: given.length > 0 ? { tokens: parseTokens(given) } : 'off',
   engine: () => createEngine({ device: 'wasm' }),
   signals: true,
 })

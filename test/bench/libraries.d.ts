@@ -1,4 +1,4 @@
-// What the Wasm bench uses of libraries that only test/bench/package.json installs.
+// What the benches use of libraries that only test/bench/package.json installs.
 
 declare module 'usearch' {
   export const MetricKind: { readonly IP: string }
@@ -28,4 +28,16 @@ declare module 'hnswlib-node' {
   }
   const library: { readonly HierarchicalNSW: typeof HierarchicalNSW }
   export default library
+}
+
+declare module 'vega' {
+  export function parse(spec: object): object
+  export class View {
+    constructor(dataflow: object, options: { renderer: 'none' })
+    toSVG(): Promise<string>
+  }
+}
+
+declare module 'vega-lite' {
+  export function compile(spec: object): { readonly spec: object }
 }

@@ -6,7 +6,7 @@ import { createApp, type LogEntry, type ParisApp } from '../../sdk/http/app.ts'
 import { STATUS, toProblem } from '../../sdk/http/problem.ts'
 import { buildFrame } from '../../sdk/http/tensors.ts'
 import { sequence } from '../support/sessions.ts'
-import { local, openEngine } from './served.ts'
+import { journalWith, local, openEngine } from './served.ts'
 import { Caller, expectProblem, queryTensor, rowTensors, SMALL, TOKENS } from './support.ts'
 
 const seq = sequence(3, 60)
@@ -68,7 +68,7 @@ it('drains: refuses, says so, and waits', async () => {
   const held = new Promise<void>((resolve) => {
     release = resolve
   })
-  const journal = { created: async () => {}, appended: () => held, truncated: async () => {}, removed: async () => {} }
+  const journal = journalWith({ appended: () => held })
   const { app, alice } = await local({ journal })
   const id = await alice.open()
   const append = alice.append(id, seq, 0, 3)
@@ -125,6 +125,7 @@ it('counts in Prometheus text behind a token of its own', async () => {
 it('logs routes, not ids, and what an unexpected failure was', async () => {
   const entries: LogEntry[] = []
   const { app, alice } = await local({
+    metricsToken: 'scraper',
     logger: (entry) => void entries.push(entry),
     newId: () => {
       throw new Error('no ids left')
@@ -142,9 +143,39 @@ it('logs routes, not ids, and what an unexpected failure was', async () => {
   })
   expect(String(entries.at(-1)?.error)).toContain('no ids left')
   // What was opened before the failure was freed again.
-  const { limits } = (await alice.json('GET', '/v1/info')) as { limits: { sessions: number } }
-  expect(limits.sessions).toBeGreaterThan(0)
+  const text = await (await new Caller(alice.served, 'scraper').send('GET', '/metrics')).text()
+  expect(text).toMatch(/^pariskv_sessions 0$/m)
+  expect(text).toMatch(/^pariskv_session_bytes 0$/m)
   await app.dispose()
+})
+
+it('answers a call as done though its log throws', async () => {
+  const { app, alice } = await local({
+    logger: () => {
+      throw new Error('the log is full')
+    },
+  })
+  const id = await alice.open()
+  expect(await alice.append(id, seq, 0, 3)).toMatchObject({ length: 3 })
+  await expectProblem(await alice.send('GET', '/v1/sessions/none'), 'not_found')
+  await app.dispose()
+})
+
+it('adopts no session of another engine, and none under an id that is taken', async () => {
+  const [engine, other] = [await openEngine(), await openEngine()]
+  const { app, alice } = await local({ engine })
+  const id = await alice.open()
+  await alice.append(id, seq, 0, 3)
+  const adopt = async (as: string, from: typeof engine) =>
+    app.adopt(as, { tenant: 'alice', session: await from.createSession(SMALL), ttl: 60 })
+  await expect(adopt('far', other)).rejects.toMatchObject({ code: 'bad_config' })
+  await expect(adopt(id, engine)).rejects.toMatchObject({ code: 'internal', where: 'app.adopt(id)' })
+  await expectProblem(await alice.send('GET', '/v1/sessions/far'), 'not_found')
+  expect(await alice.lengths(id)).toEqual([3, 0])
+  await adopt('near', engine)
+  expect(await alice.lengths('near')).toEqual([0, 0])
+  await app.dispose()
+  await Promise.all([engine.dispose(), other.dispose()])
 })
 
 it('is typed for hono/client', async () => {

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { buildFrame } from '../../sdk/http/tensors.ts'
 import { sequence } from '../support/sessions.ts'
-import { local } from './served.ts'
+import { journalWith, local } from './served.ts'
 import { expectProblem, queryTensor, rowTensors, SMALL } from './support.ts'
 
 const seq = sequence(3, 100)
@@ -30,7 +30,7 @@ it('sessions of a tenant and in all are bounded', async () => {
 })
 
 it('bytes of a tenant and in all are bounded, before anything is allocated', async () => {
-  const { app, alice, bob } = await local()
+  const { app, alice } = await local()
   const { bytes } = (await alice.json('POST', '/v1/sessions', JSON.stringify(SMALL))) as { bytes: number }
   await app.dispose()
   const small = await local({ limits: { bytes: 3 * bytes, bytesPerTenant: 2 * bytes } })
@@ -47,7 +47,6 @@ it('bytes of a tenant and in all are bounded, before anything is allocated', asy
   await small.alice.send('DELETE', `/v1/sessions/${id}`)
   await small.alice.json('POST', '/v1/sessions:restore', snapshot)
   await small.app.dispose()
-  void bob
 })
 
 it('a body is bounded whatever it says of its length', async () => {
@@ -76,12 +75,7 @@ it('bytes of bodies held at once are bounded, and given back', async () => {
 
 it('requests on a session and in all are bounded while they wait', async () => {
   const { held, release } = hold()
-  const journal = {
-    created: async () => {},
-    appended: () => held,
-    truncated: async () => {},
-    removed: async () => {},
-  }
+  const journal = journalWith({ appended: () => held })
   const { app, alice } = await local({ journal, limits: { queue: 5, queuePerSession: 3 } })
   const [one, two] = [await alice.open(), await alice.open()]
   const put = (id: string, t: number) => alice.send('PUT', `/v1/sessions/${id}/layers/0/kv?offset=${t}`, row(t))
@@ -101,7 +95,7 @@ it('requests on a session and in all are bounded while they wait', async () => {
 
 it('a request that waits beyond its deadline is refused and does nothing', async () => {
   const { held, release } = hold()
-  const journal = { created: async () => {}, appended: () => held, truncated: async () => {}, removed: async () => {} }
+  const journal = journalWith({ appended: () => held })
   const { app, alice } = await local({ journal, limits: { deadline: 60 } })
   const id = await alice.open()
   const first = alice.send('PUT', `/v1/sessions/${id}/layers/0/kv?offset=0`, row(0))

@@ -1,12 +1,13 @@
-import { expect, it } from 'vitest'
+import { expect, it, vi } from 'vitest'
 import { Engine } from '../../sdk/engine.ts'
 import { BackendUnavailable, ParisError } from '../../sdk/errors.ts'
 import { createApp } from '../../sdk/http/app.ts'
 import { buildFrame } from '../../sdk/http/tensors.ts'
+import { Session } from '../../sdk/session/session.ts'
 import { openWebgpu } from '../support/gpu.ts'
 import { sequence } from '../support/sessions.ts'
-import { local, openEngine } from './served.ts'
-import { expectProblem, queryTensor, SMALL } from './support.ts'
+import { journalWith, local, openEngine } from './served.ts'
+import { expectProblem, queryTensor, rowTensors, SMALL } from './support.ts'
 
 const seq = sequence(3, 100)
 const lost = () => new ParisError('device_lost', { where: 'test', got: 'a lost device', want: 'one', fix: 'None.' })
@@ -143,6 +144,68 @@ it('a device that is lost between requests is found out at once', async () => {
   await expectProblem(await alice.send('GET', `/v1/sessions/${id}`), 'session_lost')
   await alice.open()
   expect(losses.length).toBe(2)
+  await app.dispose()
+})
+
+it('a session whose device is lost while it is stored is taken out of the store again', async () => {
+  const losses: (() => void)[] = []
+  const open = async () => {
+    const lost = new Promise<void>((resolve) => losses.push(resolve))
+    return Object.defineProperty(await openEngine(), 'gpu', { value: { lost } })
+  }
+  const stored = new Set<string>()
+  const journal = journalWith({
+    created: async (id) => {
+      stored.add(id)
+      losses[0]()
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    },
+    removed: async (id) => void stored.delete(id),
+  })
+  const { app, alice } = await local({ engine: open, journal })
+  await expectProblem(await alice.send('POST', '/v1/sessions', JSON.stringify(SMALL)), 'device_lost')
+  expect(stored.size).toBe(0)
+  await alice.open()
+  expect(stored.size).toBe(1)
+  await app.dispose()
+})
+
+it('a session is lost where a call that failed cannot be taken back', async () => {
+  const journal = journalWith({
+    appended: async () => {
+      throw new Error('the disk is full')
+    },
+  })
+  const { app, alice } = await local({ journal })
+  const [id, other] = [await alice.open(), await alice.open()]
+  const body = buildFrame(rowTensors(seq, 0, 20))
+  const failing = async () => {
+    throw new Error('no memory')
+  }
+  const undo = vi.spyOn(Session.prototype, 'undo').mockReturnValue(failing)
+  await expectProblem(await alice.send('PUT', `/v1/sessions/${id}/layers/0/kv?offset=0`, body), 'session_lost')
+  undo.mockRestore()
+  await expectProblem(await alice.send('GET', `/v1/sessions/${id}`), 'session_lost')
+  await expectProblem(await alice.send('PUT', `/v1/sessions/${other}/layers/0/kv?offset=0`, body), 'not_stored')
+  expect(await alice.lengths(other)).toEqual([0, 0])
+  await app.dispose()
+})
+
+it('a device that is lost while a call is taken back is told, and replaced', async () => {
+  const { open, lose, opened } = fragile()
+  const journal = journalWith({
+    appended: async () => {
+      lose()
+      throw new Error('the disk is full')
+    },
+  })
+  const { app, alice } = await local({ engine: open, journal })
+  const [id, other] = [await alice.open(), await alice.open()]
+  const body = buildFrame(rowTensors(seq, 0, 20))
+  await expectProblem(await alice.send('PUT', `/v1/sessions/${id}/layers/0/kv?offset=0`, body), 'device_lost')
+  for (const gone of [id, other]) await expectProblem(await alice.send('GET', `/v1/sessions/${gone}`), 'session_lost')
+  await alice.open()
+  expect(opened()).toBe(2)
   await app.dispose()
 })
 

@@ -1,6 +1,6 @@
 import { createWasmBackend } from '../../sdk/backends/wasm.ts'
 import { Engine } from '../../sdk/engine.ts'
-import { type AppOptions, createApp, type ParisApp } from '../../sdk/http/app.ts'
+import { type AppOptions, createApp, type Journal, type ParisApp } from '../../sdk/http/app.ts'
 import { compileKernels } from '../support/kernels-wasm.ts'
 import { Caller, TOKENS } from './support.ts'
 
@@ -28,4 +28,10 @@ export async function local(options: Partial<AppOptions> = {}): Promise<Local> {
     close: () => app.dispose(),
   }
   return { app, alice: new Caller(served), bob: new Caller(served, 'token-of-bob') }
+}
+
+/** A store that does nothing but what a test gives. */
+export function journalWith(over: Partial<Journal>): Journal {
+  const nothing = async () => {}
+  return { created: nothing, appended: nothing, truncated: nothing, removed: nothing, ...over }
 }

@@ -1,4 +1,7 @@
+import type { Context } from 'hono'
+import type { WSContext, WSEvents } from 'hono/ws'
 import { expect, it } from 'vitest'
+import type { AppOptions } from '../../sdk/http/app.ts'
 import { createClient } from '../../sdk/http/client.ts'
 import { buildFrame, type OutTensor, parseAnswer } from '../../sdk/http/tensors.ts'
 import { expectSame } from '../support/repeat.ts'
@@ -9,9 +12,9 @@ import { queryTensor, rowTensors, SMALL } from './support.ts'
 
 const seq = sequence(3, 120)
 
-async function open(limits = {}) {
+async function open(limits = {}, over: Partial<AppOptions> = {}) {
   const pairs = socketPairs()
-  const host = await local({ upgradeWebSocket: pairs.upgradeWebSocket, limits })
+  const host = await local({ upgradeWebSocket: pairs.upgradeWebSocket, limits, ...over })
   const client = createClient({
     url: 'http://host',
     token: 'token-of-alice',
@@ -144,6 +147,63 @@ it('needs a token and a session of its own', async () => {
   expect(await refused(ids[0], 'token-of-nobody')).toBe(true)
   expect(await refused(ids[1], 'token-of-alice')).toBe(true)
   expect(await refused(ids[0], 'token-of-alice')).toBe(false)
+  await app.dispose()
+})
+
+it('has no more rights than its token at each message', async () => {
+  const tokens = new Map([
+    ['token-of-alice', 'alice'],
+    ['token-of-bob', 'alice'],
+  ])
+  const { app, alice, bob, bare } = await open({}, { auth: { tokens } })
+  const id = await alice.open()
+  const { socket, until } = await bare(id)
+  const append = (t: number) =>
+    socket.send(frame({ op: 'append', layer: '0', offset: String(t) }, rowTensors(seq, t, t + 1)))
+  append(0)
+  await until(1)
+  tokens.delete('token-of-alice')
+  append(1)
+  await until(2)
+  tokens.set('token-of-alice', 'another')
+  append(1)
+  await until(3)
+  tokens.set('token-of-alice', 'alice')
+  append(1)
+  const answers = await until(4)
+  expect(answers.map(({ status, code }) => code ?? status)).toEqual(['200', 'unauthorized', 'not_found', '200'])
+  expect(await bob.lengths(id)).toEqual([2, 0])
+  await app.dispose()
+})
+
+it('a socket that cannot be sent to ends its calls, and nothing else', async () => {
+  let events: WSEvents = {}
+  const upgrade = (create: (c: Context) => WSEvents | Promise<WSEvents>) => async (c: Context) => {
+    events = await create(c)
+    return c.body(null, 200)
+  }
+  const { app, alice } = await local({ upgradeWebSocket: upgrade as never })
+  const id = await alice.open()
+  await alice.send('GET', `/v1/sessions/${id}/socket`, undefined, { upgrade: 'websocket' })
+  const rejected: unknown[] = []
+  const onRejection = (reason: unknown) => void rejected.push(reason)
+  process.on('unhandledRejection', onRejection)
+  const broken = () => {
+    throw new Error('broken')
+  }
+  const ws = { readyState: 1, send: broken, close: broken } as unknown as WSContext
+  events.onOpen?.(new Event('open'), ws)
+  for (const t of [0, 1]) {
+    const data = frame({ op: 'append', layer: '0', offset: String(t) }, rowTensors(seq, t, t + 1)).buffer
+    events.onMessage?.(new MessageEvent('message', { data }), ws)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  // The second one came over a socket that is broken.
+  expect(await alice.lengths(id)).toEqual([1, 0])
+  await app.drain()
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  process.off('unhandledRejection', onRejection)
+  expect(rejected).toEqual([])
   await app.dispose()
 })
 

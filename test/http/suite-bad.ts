@@ -208,8 +208,10 @@ export function badInputSuite(caller: () => Caller): void {
       for (const body of [
         '',
         '{',
-        '{"a":'.repeat(9000),
-        '['.repeat(60000),
+        `[${'{"a":'.repeat(9000)}1${'}'.repeat(9000)}]`,
+        '['.repeat(30000) + ']'.repeat(30000),
+        JSON.stringify(shape).replace('{', '{"layers":7,'),
+        `{"policy":{"k":1,"\\u006b":2},${JSON.stringify(shape).slice(1)}`,
         '{"__proto__":{"layers":1}}',
         '\u0000',
         ' '.repeat(16),

@@ -251,21 +251,16 @@ export function httpSuite(name: string, open: () => Promise<Served>): void {
       expect(await alice.lengths(id)).toEqual([0, 0])
     })
 
-    it('wants a token everywhere but at the probes', async () => {
+    it('wants a token everywhere but at the probes and the page that asks for one', async () => {
       for (const token of [null, '', 'token-of-alic', 'token-of-alicf', 'token-of-alice2'])
-        for (const path of [
-          '/v1/info',
-          '/openapi.json',
-          '/docs',
-          '/v1/sessions/x',
-          '/v1/sessions/x/snapshot',
-          '/v1/nothing',
-        ])
+        for (const path of ['/v1/info', '/openapi.json', '/v1/sessions/x', '/v1/sessions/x/snapshot', '/v1/nothing'])
           await expectProblem(await new Caller(served, token).send('GET', path), 'unauthorized')
       const nobody = new Caller(served, null)
       expect((await nobody.send('GET', '/v2/health/live')).status).toBe(200)
       expect((await nobody.send('GET', '/v2/health/ready')).status).toBe(200)
       expect((await nobody.send('GET', '/ping')).status).toBe(200)
+      const page = await nobody.send('GET', '/docs')
+      expect([page.status, page.headers.get('content-type')]).toEqual([200, expect.stringContaining('text/html')])
     })
 
     it('describes itself', async () => {

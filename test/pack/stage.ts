@@ -1,11 +1,13 @@
 import { execFile } from 'node:child_process'
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
+import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
+import { root } from '../adapters/processes.ts'
 import { kernelBytes } from '../support/kernels-wasm.ts'
 
-export const root = resolve(import.meta.dirname, '../..')
+export { root }
+
 const run = promisify(execFile)
 
 export interface Manifest {
