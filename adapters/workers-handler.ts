@@ -1,45 +1,21 @@
-import { createApp, type ParisApp } from '../sdk/http/app.ts'
-import { Auth } from '../sdk/http/auth.ts'
+import { getPath } from 'hono/utils/url'
+import { tokenOf } from '../sdk/http/auth.ts'
 import { base64url, randomId } from '../sdk/http/ids.ts'
 import { problemResponse, Refusal } from '../sdk/http/problem.ts'
-import { parseTokens, splitTokens } from './tokens.ts'
-import { createEngine } from './workers.ts'
-import { ID_HEADER, objectLimits, type WorkerEnv } from './workers-object.ts'
+import { frontOf } from './workers-front.ts'
+import { FORK_HEADER, ID_HEADER, type WorkerEnv } from './workers-object.ts'
 
 export { SessionObject, type WorkerEnv } from './workers-object.ts'
-
-/** What answers for everything that is no session: probes, documents, refusals. It holds no session itself. */
-interface Front {
-  readonly app: ParisApp
-  readonly auth: Auth
-}
-
-const fronts = new WeakMap<WorkerEnv, Front>()
-
-function frontOf(env: WorkerEnv): Front {
-  const known = fronts.get(env)
-  if (known) return known
-  const options = {
-    auth: { tokens: parseTokens(splitTokens(env.PARISKV_TOKENS)) },
-    metricsToken: env.PARISKV_METRICS_TOKEN,
-  }
-  const front = {
-    app: createApp({ ...options, limits: objectLimits(env), engine: () => createEngine(), sweepEvery: 0 }),
-    auth: new Auth(options),
-  }
-  fronts.set(env, front)
-  return front
-}
 
 /** The Worker: who asks is checked here, before any Durable Object is reached; each session has an object of its own. */
 export default {
   async fetch(request: Request, env: WorkerEnv): Promise<Response> {
-    const { app, auth } = frontOf(env)
-    const route = routeOf(request)
     try {
+      const { app, auth } = frontOf(env)
+      const route = routeOf(request)
       if (!route) {
         // Nothing goes on here once a request is answered, so what a probe asks for is done within it.
-        if (PROBES.has(new URL(request.url).pathname)) await app.ready()
+        if (PROBES.has(getPath(request))) await app.ready()
         return await app.fetch(request)
       }
       const tenant = auth.tenantOf(request)
@@ -58,9 +34,10 @@ type Route = { readonly kind: 'open' } | { readonly kind: 'session' | 'fork'; re
 
 /** Where a request belongs; undefined for whatever no object has to see, as an id that cannot be one. */
 function routeOf(request: Request): Route | undefined {
-  const { pathname } = new URL(request.url)
-  if (request.method === 'POST' && /^\/v1\/sessions(:restore)?$/.test(pathname)) return { kind: 'open' }
-  const [, id, rest] = /^\/v1\/sessions\/([\w-]{22})(\/.*)?$/.exec(pathname) ?? []
+  // What the handler's own router goes by: it decodes.
+  const path = getPath(request)
+  if (request.method === 'POST' && /^\/v1\/sessions(:restore)?$/.test(path)) return { kind: 'open' }
+  const [, id, rest] = /^\/v1\/sessions\/([\w-]{22})(\/.*)?$/.exec(path) ?? []
   if (id === undefined) return undefined
   return { kind: request.method === 'POST' && rest === '/fork' ? 'fork' : 'session', id }
 }
@@ -72,8 +49,7 @@ function routeOf(request: Request): Route | undefined {
 async function idFor(request: Request, tenant: string): Promise<string> {
   const key = request.headers.get('idempotency-key')
   if (key === null) return randomId()
-  const token = request.headers.get('authorization') ?? ''
-  const text = JSON.stringify([new URL(request.url).pathname, tenant, token, key])
+  const text = JSON.stringify([getPath(request), tenant, tokenOf(request), key])
   const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text))
   return base64url(new Uint8Array(digest, 0, 16))
 }
@@ -103,21 +79,24 @@ function open(env: WorkerEnv, id: string, request: Request): Promise<Response> {
 
 /** A request with the id for its object to open; nobody else may name one. */
 function addressed(request: Request, id?: string): Request {
-  if (id === undefined && !request.headers.has(ID_HEADER)) return request
+  if (id === undefined && !OWN_HEADERS.some((name) => request.headers.has(name))) return request
   const copy = new Request(request)
-  if (id === undefined) copy.headers.delete(ID_HEADER)
-  else copy.headers.set(ID_HEADER, id)
+  for (const name of OWN_HEADERS) copy.headers.delete(name)
+  if (id !== undefined) copy.headers.set(ID_HEADER, id)
   return copy
 }
 
+const OWN_HEADERS = [ID_HEADER, FORK_HEADER]
+
 /** A fork lives in an object of its own: a snapshot, streamed from the one to the other. */
 async function fork(env: WorkerEnv, from: string, to: string, request: Request): Promise<Response> {
-  const headers = { authorization: request.headers.get('authorization') ?? '' }
+  const headers = { authorization: `Bearer ${tokenOf(request)}` }
+  const made = { ...headers, [ID_HEADER]: to, [FORK_HEADER]: from }
   const at = new URL(`/v1/sessions/${from}`, request.url)
   const restore = new URL('/v1/sessions:restore', request.url)
   if (request.headers.has('idempotency-key')) {
     // Without a body it opens nothing; an object that was made by this key before answers as it did then.
-    const again = await open(env, to, new Request(restore, { method: 'POST', headers }))
+    const again = await ask(env, to, new Request(restore, { method: 'POST', headers: made }))
     if (again.ok) return again
   }
   const view = await ask(env, from, new Request(at, { headers }))
@@ -126,9 +105,6 @@ async function fork(env: WorkerEnv, from: string, to: string, request: Request):
   const snapshot = await ask(env, from, new Request(`${at}/snapshot`, { headers }))
   if (!snapshot.ok) return snapshot
   restore.searchParams.set('ttl', String(ttl))
-  return open(
-    env,
-    to,
-    new Request(restore, { method: 'POST', headers, body: snapshot.body, duplex: 'half' } as RequestInit),
-  )
+  const init = { method: 'POST', headers: made, body: snapshot.body, duplex: 'half' }
+  return ask(env, to, new Request(restore, init as RequestInit))
 }

@@ -12,9 +12,15 @@ export interface StoredSession {
   readonly used: number
 }
 
+/** How the opening of a session was answered, and what the request said. */
+export interface StoredAnswer {
+  readonly answer: string
+  readonly print: string
+}
+
 /** What has happened to a session since it began. */
 export type LogEntry =
-  | { readonly kind: 'append'; readonly layer: number; readonly frame: Uint8Array<ArrayBuffer> }
+  | { readonly kind: 'append'; readonly layer: number; readonly start: number; readonly frame: Uint8Array<ArrayBuffer> }
   | { readonly kind: 'truncate'; readonly length: number }
 
 /** Bytes of one row at most: a row must stay below 2 MB. */
@@ -28,6 +34,9 @@ const NOTHING = new Uint8Array()
  * everything written before it is safe.
  */
 export class SessionLog {
+  /** Whether the record is known to have a store. */
+  private settled = false
+
   constructor(private readonly storage: ObjectStorage) {}
 
   /** The session that is stored, if there is one. Writes nothing. */
@@ -41,7 +50,7 @@ export class SessionLog {
   /** Makes the tables, before anything is written. */
   open(): void {
     this.query(
-      'CREATE TABLE IF NOT EXISTS session (id TEXT NOT NULL, record TEXT NOT NULL, used INTEGER NOT NULL, answer TEXT)',
+      'CREATE TABLE IF NOT EXISTS session (id TEXT NOT NULL, record TEXT NOT NULL, used INTEGER NOT NULL, answer TEXT, print TEXT)',
     )
     this.query(`CREATE TABLE IF NOT EXISTS rows (
       id INTEGER PRIMARY KEY, kind TEXT NOT NULL, layer INTEGER NOT NULL, start INTEGER NOT NULL,
@@ -54,37 +63,41 @@ export class SessionLog {
     this.query('INSERT INTO session (id, record, used) VALUES (?, ?, ?)', id, JSON.stringify(record), now)
   }
 
-  /** Notes the store of a session that was opened without one. */
-  settleStore(store: Dtype): void {
-    const stored = this.stored()
-    if (!stored || stored.record.options.store) return
-    const record = { ...stored.record, options: { ...stored.record.options, store } }
-    this.query('UPDATE session SET record = ?', JSON.stringify(record))
-  }
-
   /** Notes when the session was last used, in ms. */
   touch(now: number): void {
     this.query('UPDATE session SET used = ?', now)
   }
 
-  /** What the opening of the session was answered with, for a retry of it. */
-  answer(): string | undefined {
+  /** What the opening of the session was answered with, and the print of that request: for a retry of it. */
+  answer(): StoredAnswer | undefined {
     if (!this.stored()) return undefined
-    return this.query<{ answer: string | null }>('SELECT answer FROM session')[0].answer ?? undefined
+    const [{ answer, print }] = this.query<{ [name in keyof StoredAnswer]: string | null }>(
+      'SELECT answer, print FROM session',
+    )
+    return answer === null ? undefined : { answer, print: print ?? '' }
   }
 
-  /** Keeps that. */
-  keepAnswer(answer: string): void {
-    this.query('UPDATE session SET answer = ?', answer)
+  /** Keeps that, where there is a session. */
+  keepAnswer({ answer, print }: StoredAnswer): void {
+    if (this.stored()) this.query('UPDATE session SET answer = ?, print = ?', answer, print)
+  }
+
+  /** Takes away whatever is stored. */
+  async clear(): Promise<void> {
+    this.settled = false
+    await this.storage.deleteAll()
   }
 
   /** Keys and values [H, tokens, d] that a layer has got behind its first `offset` tokens. */
   append(layer: number, offset: number, keys: TensorInput, values: TensorInput): void {
     const frame = buildFrame([flat('keys', keys), flat('values', values)])
     this.storage.transactionSync(() => {
+      // The first rows decide the store of a session that named none, and go on deciding when they are truncated.
+      if (!this.settled) this.settleStore('data' in keys ? keys.dtype : 'f32')
       for (let from = 0; from < frame.length; from += ROW_BYTES)
         this.add('append', layer, offset, frame.subarray(from, from + ROW_BYTES), from + ROW_BYTES < frame.length)
     })
+    this.settled = true
   }
 
   /** Takes rows beyond `length` away, and notes the length for those that reach beyond it in part. */
@@ -98,6 +111,8 @@ export class SessionLog {
   /** Stores a snapshot as what the session begins with; before the first append. */
   async begin(snapshot: ReadableStream<Uint8Array>): Promise<void> {
     this.open()
+    // Of an attempt that ended in the middle.
+    this.query('DELETE FROM rows')
     let held: Uint8Array[] = []
     let bytes = 0
     const flush = () => {
@@ -147,10 +162,17 @@ export class SessionLog {
       parts.push(new Uint8Array(row.bytes))
       bytes += row.bytes.byteLength
       if (row.more) continue
-      yield { kind: 'append', layer: row.layer, frame: joined(parts, bytes) }
+      yield { kind: 'append', layer: row.layer, start: row.start, frame: joined(parts, bytes) }
       parts = []
       bytes = 0
     }
+  }
+
+  private settleStore(store: Dtype): void {
+    const stored = this.stored()
+    if (!stored || stored.record.options.store) return
+    const record = { ...stored.record, options: { ...stored.record.options, store } }
+    this.query('UPDATE session SET record = ?', JSON.stringify(record))
   }
 
   private add(kind: string, layer: number, start: number, bytes: Uint8Array, more: boolean): void {

@@ -2,11 +2,15 @@ import kernels from '../build/kernels.wasm'
 import { createApp, type ParisApp } from '../sdk/http/app.ts'
 import type { Limits } from '../sdk/http/limits.ts'
 import type { Journal } from '../sdk/http/options.ts'
-import { parseFrame, takeTensors } from '../sdk/http/tensors.ts'
-import { createWasmBackend, Engine, type Session } from '../sdk/index.ts'
+import { badBody, problemResponse, Refusal } from '../sdk/http/problem.ts'
+import { mismatch } from '../sdk/http/replays.ts'
+import { createWasmBackend, ParisError } from '../sdk/index.ts'
 import { parseTokens, splitTokens } from './tokens.ts'
-import { type LogEntry, SessionLog, type StoredSession } from './workers-log.ts'
+import { PassingBody } from './workers-body.ts'
+import { ObjectEngine } from './workers-isolate.ts'
+import { SessionLog } from './workers-log.ts'
 import type { ObjectNamespace, ObjectState } from './workers-platform.ts'
+import { reload } from './workers-reload.ts'
 import { upgradeWebSocket } from './workers-socket.ts'
 
 /** Bindings and variables of the Worker. */
@@ -15,27 +19,33 @@ export interface WorkerEnv {
   /** `token=tenant,token=tenant`: a secret. */
   readonly PARISKV_TOKENS?: string
   readonly PARISKV_METRICS_TOKEN?: string
-  /** MiB of Wasm memory of one object. Default 72: an isolate has 128 in all, for everything. */
+  /** MiB of Wasm memory of one object, and of all sessions in one isolate. Default 72: it has 128 in all, for everything. */
   readonly PARISKV_MEMORY_MIB?: string | number
 }
 
 /** The header by which the Worker tells an object the id of the session that it shall open. */
 export const ID_HEADER = 'x-pariskv-session'
 
+/** The header by which it tells an object that its session is to be a fork: of which one. */
+export const FORK_HEADER = 'x-pariskv-fork'
+
 const MIB = 2 ** 20
 const MOST_BODY = 8 * MIB
 /** Ms. */
 const LONGEST_RESTORE = 900_000
 
+interface Opened {
+  readonly app: ParisApp
+  readonly engine: ObjectEngine
+}
+
 /** One session: its engine, its handler, and its log in this object's SQLite. */
 export class SessionObject {
   private readonly log: SessionLog
-  private opening: Promise<ParisApp> | undefined
+  private opening: Promise<Opened> | undefined
   /** When the session was last noted as used, in ms. */
   private noted = 0
   private ttl = 0
-  /** Whether the log knows the store. */
-  private settled = false
 
   constructor(
     private readonly state: ObjectState,
@@ -46,30 +56,43 @@ export class SessionObject {
 
   /** Answers what the Worker passes on, from memory; loaded from storage first where it is not there. */
   async fetch(request: Request): Promise<Response> {
-    this.opening ??= this.state.blockConcurrencyWhile(() => this.open())
-    const app = await this.opening
-    if (request.headers.has(ID_HEADER)) return this.begin(app, request)
-    const response = await app.fetch(request)
-    await drain(request)
-    this.noteUse(Date.now())
-    return response
+    const opens = request.headers.has(ID_HEADER)
+    const body = new PassingBody(request, opens && isKeyed(request))
+    try {
+      this.opening ??= this.open()
+      const { app } = await this.opening
+      if (opens) return await this.begin(app, body)
+      const response = await app.fetch(body.request)
+      this.noteUse(Date.now())
+      return response
+    } catch (error) {
+      return problemResponse(error)
+    } finally {
+      await body.rest(1_000, MOST_BODY)
+    }
   }
 
   /** Opens the session, or tells again that it was: only a retry comes to an object that has one. */
-  private async begin(app: ParisApp, request: Request): Promise<Response> {
+  private async begin(app: ParisApp, body: PassingBody): Promise<Response> {
+    const { request } = body
     const told = this.log.answer()
-    const response = told && isRestore(request) ? undefined : await app.fetch(request)
-    await drain(request)
-    if (told && (!response || response.status === 409 || response.status === 429))
-      return new Response(told, { status: 201, headers: REPLAYED })
-    if (response!.status === 201) this.log.keepAnswer(await response!.clone().text())
-    return response!
+    if (told) {
+      if (told.print === (await printOf(body))) return new Response(told.answer, { status: 201, headers: REPLAYED })
+      return problemResponse(mismatch())
+    }
+    const response = await app.fetch(request)
+    if (response.status === 201 && isKeyed(request)) {
+      const answer = await response.clone().text()
+      this.log.keepAnswer({ answer, print: await printOf(body) })
+    }
+    return response
   }
 
   /** Takes a session away that nobody has used for its time to live; the alarm is set again for any other. */
   async alarm(): Promise<void> {
-    const app = await this.opening
-    await app?.sweep()
+    await (await this.opening)?.app.sweep()
+    // Gone where the session was swept.
+    const app = this.opening
     const stored = this.log.stored()
     const now = Date.now()
     // What is in memory still has been used, if only over a socket: that is noted here, and on the safe side.
@@ -79,9 +102,19 @@ export class SessionObject {
     else await this.clear()
   }
 
-  private async open(): Promise<ParisApp> {
+  /** @throws ParisError `out_of_memory`, `internal` */
+  private async open(): Promise<Opened> {
+    // What is thrown in there would end the object.
+    const [opened] = await this.state.blockConcurrencyWhile(() => Promise.allSettled([this.load()]))
+    if (opened.status === 'fulfilled') return opened.value
+    this.opening = undefined
+    throw unopened(opened.reason)
+  }
+
+  private async load(): Promise<Opened> {
     const limits = objectLimits(this.env)
-    const engine = new Engine(createWasmBackend(kernels, { maxBytes: limits.bytes }))
+    const backend = createWasmBackend(kernels, { maxBytes: limits.bytes })
+    const engine = new ObjectEngine(backend, this.state.id.toString(), limits.bytes)
     const app = createApp({
       engine,
       auth: { tokens: parseTokens(splitTokens(this.env.PARISKV_TOKENS)) },
@@ -93,12 +126,23 @@ export class SessionObject {
     })
     await app.ready()
     const stored = this.log.stored()
-    if (!stored) return app
-    const session = await reload(engine, stored, this.log)
-    await app.adopt(stored.id, { tenant: stored.record.tenant, session, ttl: stored.record.ttl })
-    this.noted = stored.used
-    this.ttl = stored.record.ttl
-    return app
+    if (!stored) return { app, engine }
+    const { record, id, used } = stored
+    if (Date.now() >= used + lifetime(record.ttl)) {
+      await this.clear()
+      return { app, engine }
+    }
+    try {
+      const session = await reload(engine, stored, this.log)
+      await app.adopt(id, { tenant: record.tenant, session, ttl: record.ttl })
+    } catch (error) {
+      engine.release()
+      await engine.dispose()
+      throw error
+    }
+    this.noted = used
+    this.ttl = record.ttl
+    return { app, engine }
   }
 
   private journal(): Journal {
@@ -109,25 +153,27 @@ export class SessionObject {
     }
     return {
       created: async (id, record) => {
-        const now = Date.now()
-        this.log.create(id, record, now)
-        await begun(record.ttl, now)
+        await begun(record.ttl, Date.now())
+        this.log.create(id, record, Date.now())
       },
       restored: async (id, record, snapshot) => {
         // Clears what an object that ends in the middle of it leaves behind.
         await this.state.storage.setAlarm(Date.now() + LONGEST_RESTORE)
         await this.log.begin(snapshot)
-        this.log.create(id, record, Date.now())
         await begun(record.ttl, Date.now())
+        this.log.create(id, record, Date.now())
       },
       appended: async (_id, layer, offset, _tokens, { keys, values }) => {
-        // The first rows decide the store of a session that named none, and go on deciding when they are truncated.
-        if (!this.settled) this.log.settleStore('data' in keys ? keys.dtype : 'f32')
-        this.settled = true
         this.log.append(layer, offset, keys, values)
       },
       truncated: async (_id, length) => this.log.truncate(length),
-      removed: async () => this.clear(),
+      removed: async () => {
+        const before = await this.opening
+        await this.clear()
+        // Whoever comes next finds an object that knows nothing, and the memory of this engine is collected.
+        this.opening = undefined
+        before?.engine.release()
+      },
     }
   }
 
@@ -141,7 +187,7 @@ export class SessionObject {
   private async clear(): Promise<void> {
     this.ttl = 0
     await this.state.storage.deleteAlarm()
-    await this.state.storage.deleteAll()
+    await this.log.clear()
   }
 }
 
@@ -151,20 +197,6 @@ export function objectLimits(env: WorkerEnv): Partial<Limits> & { readonly bytes
   return {
     ...{ sessions: 1, sessionsPerTenant: 1, bytes, bytesPerTenant: bytes, streams: 1 },
     ...{ body: MOST_BODY, buffered: 2 * MOST_BODY, snapshot: 2 * bytes, replays: 16, replayBytes: MIB },
-  }
-}
-
-/**
- * Reads what the handler refused unread: the Worker is still sending it, and would fail for want of a reader. More than
- * a body may have is cut off.
- */
-async function drain({ body, bodyUsed }: Request): Promise<void> {
-  if (!body || bodyUsed) return
-  const reader = body.getReader()
-  let left = MOST_BODY
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
-    left -= part.value.length
-    if (left < 0) return reader.cancel()
   }
 }
 
@@ -180,20 +212,28 @@ function lifetime(ttl: number): number {
 
 const REPLAYED = { 'content-type': 'application/json', 'cache-control': 'no-store', 'idempotent-replayed': 'true' }
 
-function isRestore({ url }: Request): boolean {
-  return new URL(url).pathname.endsWith(':restore')
+/** Whether a retry may come: under a key, or to the object of a fork. */
+function isKeyed({ headers }: Request): boolean {
+  return headers.has('idempotency-key') || headers.has(FORK_HEADER)
 }
 
-/** The session as its log tells it. */
-async function reload(engine: Engine, { record }: StoredSession, log: SessionLog): Promise<Session> {
-  const snapshot = log.snapshot()
-  const session = snapshot ? await engine.restore(snapshot) : await engine.createSession(record.options)
-  for (const entry of log.entries()) await replay(session, entry)
-  return session
+/** What the request says, all of it. @throws ParisError `bad_body` */
+async function printOf(body: PassingBody): Promise<string> {
+  const { headers, url } = body.request
+  const forked = headers.get(FORK_HEADER)
+  // Another one would have another object; what the session held then does not matter.
+  if (forked !== null) return forked
+  if (await body.rest(LONGEST_RESTORE, Number.POSITIVE_INFINITY)) return new URL(url).search + (await body.digest())
+  throw badBody('a body that broke off', 'all of it', 'Send it again.')
 }
 
-async function replay(session: Session, entry: LogEntry): Promise<void> {
-  if (entry.kind === 'truncate') return session.truncate(entry.length)
-  const { inputs } = takeTensors(parseFrame(entry.frame), { keys: ['T'], values: ['T'] })
-  await session.append(entry.layer, inputs)
+function unopened(cause: unknown): ParisError {
+  if (cause instanceof ParisError && cause.code === 'out_of_memory') return cause
+  return new Refusal('internal', {
+    where: 'the session',
+    got: 'a log that cannot be read',
+    want: 'one that tells the session',
+    fix: 'Open another session and append again.',
+    cause,
+  })
 }

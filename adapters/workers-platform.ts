@@ -22,6 +22,7 @@ export interface ObjectStorage {
 
 /** What a Durable Object is made with. */
 export interface ObjectState {
+  readonly id: { toString(): string }
   readonly storage: ObjectStorage
   blockConcurrencyWhile<T>(body: () => Promise<T>): Promise<T>
 }

@@ -5,6 +5,8 @@ type WorkerSocket = WebSocket & { accept(): void }
 
 declare const WebSocketPair: new () => { 0: WorkerSocket; 1: WorkerSocket }
 
+const PROTOCOL = 'pariskv'
+
 /** hono's upgrade on Workers, which names the subprotocol: browsers that offered one wait for it. */
 export const upgradeWebSocket = defineWebSocketHelper<WorkerSocket>(async (c, events) => {
   if (c.req.header('upgrade')?.toLowerCase() !== 'websocket') return undefined
@@ -23,7 +25,11 @@ export const upgradeWebSocket = defineWebSocketHelper<WorkerSocket>(async (c, ev
   socket.binaryType = 'arraybuffer'
   socket.accept()
   events.onOpen?.(new Event('open'), context)
-  const offered = c.req.header('sec-websocket-protocol')?.split(',')[0].trim()
-  const headers: Record<string, string> = offered ? { 'sec-websocket-protocol': offered } : {}
+  // Never the one that carries the token.
+  const offered = c.req
+    .header('sec-websocket-protocol')
+    ?.split(',')
+    .map((name) => name.trim())
+  const headers: Record<string, string> = offered?.includes(PROTOCOL) ? { 'sec-websocket-protocol': PROTOCOL } : {}
   return new Response(null, { status: 101, headers, webSocket: client } as ResponseInit)
 })

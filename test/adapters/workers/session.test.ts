@@ -8,54 +8,7 @@ import { env, exports } from 'cloudflare:workers'
 import { describe, expect, test } from 'vitest'
 import { buildFrame, parseFrame } from '../../../sdk/http/tensors.ts'
 import { createReferenceBackend, Engine } from '../../../sdk/index.ts'
-
-const SHAPE = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 16, capacity: 512, store: 'f32' }
-const POLICY = { sink: 8, local: 16, update: 8, k: 8, denseBelow: 0 }
-
-/** A call with tenant a's token, unless another is given. */
-function call(path: string, init: RequestInit = {}, token = 'token-of-alice'): Promise<Response> {
-  const headers = new Headers(init.headers)
-  headers.set('authorization', `Bearer ${token}`)
-  return exports.default.fetch(new Request(`https://pariskv.test${path}`, { ...init, headers }))
-}
-
-async function open(extra: object = {}, init: RequestInit = {}): Promise<string> {
-  const body = JSON.stringify({ ...SHAPE, policy: POLICY, ...extra })
-  const response = await call('/v1/sessions', { ...init, method: 'POST', body })
-  expect(response.status).toBe(201)
-  return ((await response.json()) as { id: string }).id
-}
-
-let phase = 0
-const numbers = (length: number) => Float32Array.from({ length }, () => Math.sin(phase++ * 1.7))
-
-interface Rows {
-  readonly keys: Float32Array
-  readonly values: Float32Array
-}
-const rows = (tokens: number, dim = 16): Rows => ({
-  keys: numbers(2 * tokens * dim),
-  values: numbers(2 * tokens * dim),
-})
-
-function append(id: string, layer: number, offset: number, { keys, values }: Rows, dim = 16): Promise<Response> {
-  const shape = [2, keys.length / (2 * dim), dim]
-  const body = buildFrame([
-    { name: 'keys', shape, data: keys },
-    { name: 'values', shape, data: values },
-  ])
-  return call(`/v1/sessions/${id}/layers/${layer}/kv?offset=${offset}`, { method: 'PUT', body })
-}
-
-async function attend(id: string, layer: number, queries: Float32Array): Promise<Float32Array> {
-  const body = buildFrame([{ name: 'queries', shape: [4, 16], data: queries }])
-  const response = await call(`/v1/sessions/${id}/layers/${layer}/attend`, { method: 'POST', body })
-  expect(response.status).toBe(200)
-  return parseFrame(new Uint8Array(await response.arrayBuffer())).tensors.get('output')!.input as Float32Array
-}
-
-const stub = (id: string) => env.SESSIONS.get(env.SESSIONS.idFromName(id) as never)
-const statusOf = async (path: string, token?: string) => (await call(path, {}, token)).status
+import { append, attend, call, numbers, open, POLICY, rows, SHAPE, statusOf, stub, tablesOf } from './support.ts'
 
 describe('a session in a Durable Object', () => {
   test('has every acknowledged append after an eviction between two of them', async () => {
@@ -254,10 +207,3 @@ describe('a session in a Durable Object', () => {
     expect(await (await call(`/v1/sessions/${id}`)).json()).toMatchObject({ lengths: [0, 3] })
   })
 })
-
-/** Tables in an object's storage, but for the platform's own. */
-function tablesOf(id: string): Promise<unknown[]> {
-  return runInDurableObject(stub(id), (_, { storage }) =>
-    storage.sql.exec("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_cf\\_%' ESCAPE '\\'").toArray(),
-  )
-}
