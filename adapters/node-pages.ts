@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { copyFile, type FileHandle, open, unlink } from 'node:fs/promises'
+import { copyFile, type FileHandle, open, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type OpenPages, type PageTier, ParisError } from '../sdk/index.ts'
 
@@ -75,13 +75,25 @@ class FilePages implements PageTier {
   async fork(): Promise<FilePages> {
     const { path, pages, free } = this
     const copy = new FilePages(this.pageBytes, this.folder, { path, pages, free })
-    await copy.file
-    return copy
+    try {
+      await copy.file
+      return copy
+    } catch (error) {
+      await copy.dispose()
+      throw error
+    }
   }
 
-  dispose(): void {
-    const gone = this.file.then((file) => file.close()).then(() => unlink(this.path))
-    gone.catch(() => {})
+  async dispose(): Promise<void> {
+    this.pages = 0
+    this.free = []
+    const file = await this.file.catch(() => undefined)
+    try {
+      await file?.close()
+    } finally {
+      // Also where it could not be opened: a copy may have been begun.
+      await this.guard(rm(this.path, { force: true }))
+    }
   }
 
   private async guard<T>(work: Promise<T>): Promise<T> {
@@ -92,6 +104,8 @@ class FilePages implements PageTier {
 /**
  * Opens tiers on files of a folder, for `createEngine({ pages })`: one file a session, positional reads, nothing cached
  * but by the operating system.
+ * They throw ParisError `out_of_memory` where the disk, a quota or the file is full, `internal` for whatever else goes wrong
+ * with the file, such as a folder that is not there.
  */
 export function filePages(folder: string): OpenPages {
   return (pageBytes) => new FilePages(pageBytes, folder)
@@ -131,16 +145,21 @@ async function readAll(file: FileHandle, size: number, place: number): Promise<U
 async function writeAll(file: FileHandle, bytes: Uint8Array, place: number): Promise<void> {
   for (let done = 0; done < bytes.length; ) {
     const { bytesWritten } = await file.write(bytes, done, bytes.length - done, place + done)
+    if (bytesWritten === 0) throw new Error(`nothing was written at byte ${place + done}`)
     done += bytesWritten
   }
 }
 
+/** What the operating system says where there is no room. */
+const FULL: readonly unknown[] = ['ENOSPC', 'EDQUOT', 'EFBIG']
+
 function failed(path: string, cause: unknown): ParisError {
-  return new ParisError('out_of_memory', {
+  const full = FULL.includes((cause as { code?: unknown } | undefined)?.code)
+  return new ParisError(full ? 'out_of_memory' : 'internal', {
     where: path,
     got: cause instanceof Error ? cause.message : String(cause),
-    want: 'a folder with room for the rows of every session',
-    fix: 'Free disk space or name another folder; the session still holds what it held.',
+    want: full ? 'room for the rows of every session' : 'a file that can be made, read and written',
+    fix: `${full ? 'Free disk space' : 'Look after the disk'} or name another folder; the session still holds what it held.`,
     cause,
   })
 }

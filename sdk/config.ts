@@ -49,16 +49,20 @@ export interface PolicyOptions {
   /**
    * Where the rows of the retrieval zone live: on the device (`never`), or in host memory beside the summary, the latest
    * rows and a cache of hot ones (`always`). `auto`, the default, moves them to the host where everything together would
-   * not fit `vramBudget` or what the backend can give, as the 4 GiB of WebAssembly. The outputs of steps are the same.
+   * not fit `vramBudget` or what the backend has left as the session opens, as of the 4 GiB of WebAssembly; an estimate
+   * counts on all that it can give. The outputs of steps are the same.
    */
   readonly offload?: 'auto' | 'never' | 'always'
-  /** Bytes that the session may take on the device, from 1. Unset: as many as the backend gives. */
+  /**
+   * Bytes that the session may take on the device, from 1, beside the working memory of a prefill, a `check`, a range or
+   * a retrieval of more than k. Unset: as many as the backend gives.
+   */
   readonly vramBudget?: number
   /** Bytes of host memory that the session's rows may take when it is full, from 1. Unset: as many as the host gives. */
   readonly hostBudget?: number
   /**
    * Rows a layer and KV head in the device's cache of hot rows, k to 2²⁰, where rows live on the host. Unset: 4·k, at
-   * least 1024. More rows are fetched less often.
+   * least 1024. More rows are fetched less often; below 2·k most of them are sent anew at every step.
    */
   readonly hotRows?: number
 }

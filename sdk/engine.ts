@@ -180,15 +180,17 @@ export class Engine {
 
   /**
    * The session again on this engine, from the rows that it kept on the host, whatever has become of its device: the
-   * same tokens and, on the same kind of backend, the same codes to the bit. The given session is disposed of.
+   * same tokens and, on the same kind of backend, the same codes to the bit. The given session is disposed of; its pages
+   * are not copied but taken over where this engine keeps rows on the host too.
    * @param session one whose rows are offloaded, of any engine, with no call under way
-   * @throws ParisError `device_lost` where its rows were on the device, `out_of_memory`, `disposed`
+   * @throws ParisError `bad_config` for what is no session, `device_lost` where its rows were on the device,
+   * `out_of_memory`, `disposed`; then the session still has its rows
    */
   async recover(session: Session): Promise<Session> {
     this.checkOpen('engine.recover')
-    const recovered = await this.open(() => recoverState(session.state, this.backend, this.pages))
-    // On a lost device freeing fails; its memory has gone with it.
-    await session.dispose().catch(() => {})
+    const admit = (config: SessionConfig) => this.checkSize(config, 'engine.recover')
+    const recovered = await this.open(() => recoverState(session?.state, this.backend, this.pages, admit))
+    await session.dispose()
     return recovered
   }
 
@@ -208,8 +210,11 @@ export class Engine {
   private async close(): Promise<void> {
     this.ending.abort()
     await Promise.allSettled(this.opening)
-    await this.sessions.disposeAll()
-    this.backend.dispose()
+    try {
+      await this.sessions.disposeAll()
+    } finally {
+      this.backend.dispose()
+    }
   }
 
   private async open(make: () => Promise<SessionState>): Promise<Session> {

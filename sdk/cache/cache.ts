@@ -3,7 +3,6 @@ import { makeRotation, type Rotation, type Rows } from '../codec/codec.ts'
 import { seededSigns } from '../codec/signs.ts'
 import type { SessionConfig } from '../config.ts'
 import { type Dtype, dtypeBytes } from '../dtype.ts'
-import { ParisError } from '../errors.ts'
 import { rowBytes, storedTensor, type Tensor } from '../input.ts'
 import type { EncodeJob } from '../kernels/encode.ts'
 import { type LayerCache, segmentsOf } from './layer.ts'
@@ -27,6 +26,8 @@ export interface CacheOptions {
   readonly store: Dtype
   /** Where the retrieval zone's rows live on the host. Without it every row is on the device. */
   readonly tier?: PageTier
+  /** The tier stays that of another cache, whatever happens here, until that one says otherwise: see `Cache.keepTier`. */
+  readonly lent?: boolean
 }
 
 /** Keys and values of all layers of one sequence, by position, with the codes of their retrieval zones. */
@@ -48,7 +49,7 @@ export class Cache {
    * @param options tier: an empty one, or a fork of one whose pages `adopt` then takes over; it is the cache's from here on
    * @throws ParisError `out_of_memory`
    */
-  static async open(backend: Backend, config: SessionConfig, { store, tier }: CacheOptions): Promise<Cache> {
+  static async open(backend: Backend, config: SessionConfig, { store, tier, lent }: CacheOptions): Promise<Cache> {
     const { layers, kvHeads, headDim, paddedDim } = config.shape
     const plan = summaryPlan(config, backend.layout)
     const lay = tier && offloadPlan(config, store)
@@ -60,20 +61,20 @@ export class Cache {
       for (const [part, size] of plan) requests.push({ label: `${part} ${l}`, bytes: Math.max(4, size) })
     }
     if (lay) for (const part of ['keys', 'values']) requests.push({ label: `staged ${part}`, bytes: lay.staging * row })
-    const buffers = await backend.alloc(requests).catch((error) => {
-      tier?.dispose()
+    const buffers = await backend.alloc(requests).catch(async (error) => {
+      if (!lent) await tier?.dispose()
       throw error
     })
     const cache = new Cache(backend, config, store, makeRotation(headDim, buffers[0]))
     cache.buffers = buffers
     backend.write(buffers[0], 0, new Uint8Array(seededSigns(config.seed, paddedDim).buffer))
-    if (lay) cache.offload = cache.share(lay, tier, buffers.slice(-2))
+    if (lay) cache.offload = { ...cache.share(lay, tier, buffers.slice(-2)), lent: lent ?? false }
     const perLayer = 2 + plan.length
     for (let l = 0; l < layers; l++) cache.addLayer(buffers.slice(1 + l * perLayer, 1 + (l + 1) * perLayer), cap, plan)
     return cache
   }
 
-  private share(plan: OffloadPlan, tier: PageTier, [keys, values]: readonly Buf[]): Offload {
+  private share(plan: OffloadPlan, tier: PageTier, [keys, values]: readonly Buf[]): Omit<Offload, 'lent'> {
     const { backend, config } = this
     const staging = { keys: this.rows(keys, plan.staging), values: this.rows(values, plan.staging) }
     return { backend, config, plan, tier, staging, host: new HostRoom(), seen: { hits: 0, misses: 0 } }
@@ -91,7 +92,7 @@ export class Cache {
     resetSummary(this.backend, summary, shape.kvHeads)
     const pages = () => new LayerPages(shape.kvHeads, this.rowBytes, this.offload?.plan.shift ?? 0)
     const offload = this.offload && new OffloadedLayer(this.offload, keys, values, pages())
-    this.layers.push({ keys, values, summary, offload, length: 0, maxKey: 0, loose: false })
+    this.layers.push({ keys, values, summary, offload, length: 0, maxKey: 0, loose: false, stale: false })
   }
 
   /** Bytes of a key, and of a value. */
@@ -119,6 +120,7 @@ export class Cache {
    */
   async append(index: number, keys: Tensor, values: Tensor, from: number, to: number): Promise<EncodeJob | undefined> {
     const layer = this.layers[index]
+    await this.mend(index)
     if (layer.offload) await layer.offload.append(layer.length, keys, values, from, to)
     else this.writeTokens(layer, keys, values, from, to)
     layer.maxKey = Math.max(layer.maxKey, keys.max)
@@ -157,7 +159,10 @@ export class Cache {
       this.backend.encode([this.encodeJob(layer, keys, at, count, from - sink)])
   }
 
-  /** Forgets all tokens from `length` on. What accumulates over keys (counts, norm exponent) is made anew. */
+  /**
+   * Forgets all tokens from `length` on. What accumulates over keys (counts, norm exponent) is made anew: at once, or by
+   * the next `mend` where that reads pages, so that no page that cannot be read stands in the way.
+   */
   async truncate(index: number, length: number): Promise<void> {
     const layer = this.layers[index]
     if (length > layer.length) return
@@ -165,11 +170,23 @@ export class Cache {
     layer.loose ||= length < layer.length
     layer.length = length
     const shrunk = this.zones(index).retrieval < before
-    await layer.offload?.truncate(length, shrunk)
+    layer.offload?.truncate(length, shrunk)
     const { counts, norms } = layer.summary
-    if (!shrunk || (!counts && !norms)) return
+    layer.stale ||= shrunk && (counts ?? norms) !== undefined
+    if (!layer.offload) await this.mend(index)
+  }
+
+  /**
+   * Brings in and makes anew what a truncation left open; before whatever reads rows in place, counts or norms. Where it
+   * fails it is left open as before.
+   */
+  async mend(index: number): Promise<void> {
+    const layer = this.layers[index]
+    await layer.offload?.mend(layer.length)
+    if (!layer.stale) return
     resetSummary(this.backend, layer.summary, this.config.shape.kvHeads)
     await this.encodeZone(index)
+    layer.stale = false
   }
 
   /** The largest |k| of a layer; reads its rows only where a truncation left that open. */
@@ -226,6 +243,7 @@ export class Cache {
     const copy = await Cache.open(backend, config, options)
     try {
       const same = config === this.config && backend === this.backend
+      if (same) for (const index of this.layers.keys()) await this.mend(index)
       if (same) this.buffers.forEach((buf, i) => backend.copy(buf, 0, copy.buffers[i], 0, buf.bytes))
       for (const [i, { length, maxKey, loose }] of this.layers.entries()) {
         if (!same || this.offload) await this.copyRows(copy, i)
@@ -234,7 +252,7 @@ export class Cache {
       }
       return copy
     } catch (error) {
-      copy.dispose()
+      await copy.dispose()
       throw error
     }
   }
@@ -257,25 +275,21 @@ export class Cache {
     await copy.settle(index, from.length)
   }
 
-  dispose(): void {
-    this.backend.free(this.buffers)
-    this.buffers = []
-    this.offload?.tier.dispose()
+  /** Takes the tier over from the cache that lent it. */
+  keepTier(from: Cache): void {
+    if (!this.offload?.lent || !from.offload) return
+    this.offload.lent = false
+    from.offload.lent = true
   }
-}
 
-/** The largest |v| that a session takes, so that sums over a whole context stay finite in f32. */
-export function largestValue(capacity: number): number {
-  return 3.4e38 / capacity
-}
-
-/** @throws ParisError `capacity`, before anything is written */
-export function checkRoom(length: number, tokens: number, capacity: number, where: string): void {
-  if (length + tokens <= capacity) return
-  throw new ParisError('capacity', {
-    where,
-    got: `${tokens} tokens on top of ${length}`,
-    want: `at most ${capacity} in all`,
-    fix: 'Open a session with a larger capacity, or truncate this one; it still holds what it held.',
-  })
+  /** Frees the host's pages too, on a lost device as well. */
+  async dispose(): Promise<void> {
+    const { buffers } = this
+    this.buffers = []
+    try {
+      if (this.offload && !this.offload.lent) await this.offload.tier.dispose()
+    } finally {
+      this.backend.free(buffers)
+    }
+  }
 }

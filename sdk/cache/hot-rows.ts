@@ -5,8 +5,6 @@ export interface HotPlan {
   /** Retrieved rows, by place in the list, to be written to consecutive slots from `cursor` on, modulo their number. */
   readonly fetched: readonly number[]
   readonly cursor: number
-  /** Rows that were not there. */
-  readonly missing: number
 }
 
 /** Entries of the table that are looked at: a quarter of them is in use at most. */
@@ -50,7 +48,6 @@ export class HotRows {
         hits.push(i)
       }
     }
-    const missing = fetched.length
     for (let before = -1; before < fetched.length; ) {
       before = fetched.length
       const overwritten = (i: number) => this.distance(slots[i]) < before
@@ -60,7 +57,7 @@ export class HotRows {
     fetched.forEach((i, j) => {
       slots[i] = (cursor + j) % this.slots
     })
-    return { slots, fetched, cursor, missing }
+    return { slots, fetched, cursor }
   }
 
   /** Counts the fetched rows of a plan in, which has just been made. */

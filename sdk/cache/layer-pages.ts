@@ -3,13 +3,13 @@ import type { PageTier } from './pages.ts'
 /** A page holds a power of two of tokens, with all heads of one layer, near this many bytes. */
 const PAGE_BYTES = 1 << 22
 
-/** Pages that a full layer has at least, as a power of two, so that a short session takes little more than it needs. */
-const LEAST_PAGES = 3
+/** log2 of the pages that a full layer has at least, so that a short session takes little more than it needs. */
+const LEAST_PAGES_LOG2 = 3
 
 /** Tokens a page, as a power of two. */
 export function pageShift(heads: number, row: number, capacity: number): number {
   const most = Math.floor(Math.log2(Math.max(1, PAGE_BYTES / (2 * row * heads))))
-  return Math.max(0, Math.min(most, Math.ceil(Math.log2(capacity)) - LEAST_PAGES))
+  return Math.max(0, Math.min(most, Math.ceil(Math.log2(capacity)) - LEAST_PAGES_LOG2))
 }
 
 /** Where one layer's rows lie in a tier: page by page of tokens [heads, tokens, key | value]. */

@@ -13,6 +13,8 @@ export interface LayerCache {
   maxKey: number
   /** Whether a truncation may have left `maxKey` above that. */
   loose: boolean
+  /** Whether counts and norms are still those of a zone that was longer: see `Cache.mend`. */
+  stale: boolean
 }
 
 /** Rows [from, to) of a layer in order, as pieces on the device; a piece holds only until the next one is asked for. */

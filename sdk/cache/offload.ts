@@ -14,10 +14,12 @@ export interface Offload {
   readonly config: SessionConfig
   readonly plan: OffloadPlan
   readonly tier: PageTier
+  /** Whether the tier is another cache's to dispose of. */
+  lent: boolean
   /** [H, plan.staging, d] on the device. */
   readonly staging: { readonly keys: Rows; readonly values: Rows }
   readonly host: HostRoom
-  /** Retrieved rows that were on the device, and those that were not. */
+  /** Retrieved rows that a step found on the device, and those that were sent to it. */
   readonly seen: { hits: number; misses: number }
 }
 
@@ -73,15 +75,12 @@ export class OffloadedLayer {
     return position < sink ? position : sink + position - this.base
   }
 
-  /** Writes tokens [from, to) behind the first `length`. @throws ParisError `out_of_memory` where pages run out */
+  /** Writes tokens [from, to) behind the first `length`, which are mended. @throws ParisError `out_of_memory` where pages run out */
   async append(length: number, keys: Tensor, values: Tensor, from: number, to: number): Promise<void> {
-    const { backend, config, plan, tier } = this.shared
+    const { backend, plan, tier } = this.shared
     const count = to - from
     await this.pages.reserve(tier, length + count)
-    if (length + count - this.base > plan.window) {
-      const { sink, retrieval } = zonesOf(length, config.policy)
-      await this.fill(sink + retrieval, length)
-    }
+    if (length + count - this.base > plan.window) await this.fill(this.windowAt(length), length)
     const { heads, row } = this.pages
     const at = new Float64Array(count)
     for (let h = 0; h < heads; h++) {
@@ -118,9 +117,13 @@ export class OffloadedLayer {
   }
 
   /** @param shrunk whether the retrieval zone is smaller than before: rows beyond it are no longer its own */
-  async truncate(length: number, shrunk: boolean): Promise<void> {
+  truncate(length: number, shrunk: boolean): void {
     this.pages.truncate(this.shared.tier, length)
     if (shrunk) for (const head of this.hot) head.clear()
+  }
+
+  /** Lets the window hold what steps at this length read in place: a truncation, or a page not read, may have left less. */
+  async mend(length: number): Promise<void> {
     const base = this.windowAt(length)
     if (this.base > base) await this.fill(base, length)
   }
@@ -210,8 +213,6 @@ export class OffloadedLayer {
       step.slots.forEach((slot, i) => {
         if (slot >= 0) places[h * k + i] = plan.sink + plan.window + slot
       })
-      seen.misses += step.missing
-      seen.hits += k - step.missing
     }
     if (total > 0) await tier.gather(host.at, total, row, host.keys, host.values)
     n = 0
@@ -219,6 +220,8 @@ export class OffloadedLayer {
       this.writeSlots(h, step.cursor, n, step.fetched.length)
       n += step.fetched.length
       hot.commit(own, step)
+      seen.misses += step.fetched.length
+      seen.hits += k - step.fetched.length
     }
     return places
   }

@@ -3,7 +3,9 @@ import { ParisError } from '../errors.ts'
 /**
  * Where rows that left the device are kept: pages of equal size, seen as one address space in which page p begins at
  * p · pageBytes. A row is the key and the value of one token and head side by side. A tier that has to wait, as one on a
- * file, answers with promises; the caller awaits each answer before it makes the next call on the same rows.
+ * file, answers with promises; the caller awaits each answer before it makes the next call on the same rows. What it throws
+ * refuses the session's call, which then has changed nothing and may be made again: a ParisError, `out_of_memory` where
+ * there is no room and `internal` for the rest.
  */
 export interface PageTier {
   readonly pageBytes: number
@@ -21,7 +23,8 @@ export interface PageTier {
   scatter(at: Float64Array, count: number, row: number, keys?: Uint8Array, values?: Uint8Array): void | Promise<void>
   /** A tier with the same pages under the same numbers, which shares nothing that either can change. */
   fork(): PageTier | Promise<PageTier>
-  dispose(): void
+  /** Gives everything back; done when it answers. Called once. */
+  dispose(): void | Promise<void>
 }
 
 /** Opens an empty tier of pages of that size. */

@@ -2,6 +2,7 @@ import type { Context } from 'hono'
 import { parseConfig, type SessionOptions } from '../config.ts'
 import { ParisError } from '../errors.ts'
 import { headerBytes, parseHeader } from '../safetensors.ts'
+import { placementOf } from '../session/placement.ts'
 import { answerResponse } from './answer.ts'
 import { Gathered, limited, refuseEncoded, tooLarge } from './body.ts'
 import { orFired, throwIfFired, withDeadline } from './call.ts'
@@ -106,7 +107,7 @@ export async function restoreSession(
             request,
             { tenant, ttl, bytes },
             engine,
-            () => engine.restore(whole, { signal, maxBytes: bytes }),
+            () => engine.restore(whole, { signal, maxBytes: bytes, placement: placementOf(options.policy) }),
             (id, record, session) => service.options.journal?.restored?.(id, record, session.snapshot()),
           )
           return openedAnswer(service, entry)

@@ -1,6 +1,7 @@
 import { mergePartials } from '../attend/merge-partials.ts'
 import { f32View } from '../bytes.ts'
-import { type Cache, checkRoom, largestValue } from '../cache/cache.ts'
+import type { Cache } from '../cache/cache.ts'
+import { checkRoom, largestValue } from '../cache/room.ts'
 import { type CallOptions, CallQueue, Pace } from '../calls.ts'
 import type { Dtype } from '../dtype.ts'
 import { ParisError, throwIfAborted } from '../errors.ts'
@@ -198,7 +199,7 @@ async function rollingBack(calls: readonly Checked[], body: () => Promise<void>)
   } catch (error) {
     for (const { state, opened, layer, length, maxKey } of before)
       try {
-        if (!opened) state.unopen()
+        if (!opened) await state.unopen()
         await state.cache?.truncate(layer, length)
         if (state.cache) state.cache.layer(layer).maxKey = maxKey
       } catch {

@@ -1,4 +1,5 @@
-import { type Cache, largestValue } from '../cache/cache.ts'
+import type { Cache } from '../cache/cache.ts'
+import { largestValue } from '../cache/room.ts'
 import { writePart } from '../cache/summary.ts'
 import type { Pace } from '../calls.ts'
 import { ParisError } from '../errors.ts'

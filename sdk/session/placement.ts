@@ -1,26 +1,42 @@
 import type { Backend } from '../backend.ts'
 import { offloadPlan } from '../cache/offload-plan.ts'
-import type { SessionConfig } from '../config.ts'
+import type { Placement, PolicyOptions, SessionConfig } from '../config.ts'
 import { type Dtype, dtypeBytes } from '../dtype.ts'
 import { ParisError } from '../errors.ts'
 import { type MemoryUse, memoryOf } from './memory.ts'
 
-/** Whether a session of this configuration keeps the rows of its retrieval zone on the host. */
-export function isOffloaded(backend: Backend, config: SessionConfig, store: Dtype): boolean {
+/**
+ * Whether a session of this configuration keeps the rows of its retrieval zone on the host.
+ * @param taken bytes of the device that others hold: as it is opened `backend.allocated()`
+ */
+export function isOffloaded(backend: Backend, config: SessionConfig, store: Dtype, taken = 0): boolean {
   const { offload } = config.policy
   if (offload !== 'auto') return offload === 'always'
-  return !fits(backend, config, store, false) && fits(backend, config, store, true)
+  return !fits(backend, config, store, false, taken) && fits(backend, config, store, true, taken)
 }
 
-/** Whether the device could hold a session beside nothing else. */
-function fits(backend: Backend, config: SessionConfig, store: Dtype, offloaded: boolean): boolean {
+/** Whether a session stays within its budgets and what the device has left. */
+function fits(backend: Backend, config: SessionConfig, store: Dtype, offloaded: boolean, taken = 0): boolean {
   const { total, buffer } = backend.limits?.() ?? { total: Number.POSITIVE_INFINITY, buffer: Number.POSITIVE_INFINITY }
-  const budget = Math.min(total, config.policy.vramBudget ?? Number.POSITIVE_INFINITY)
+  const budget = Math.min(total - taken, config.policy.vramBudget ?? Number.POSITIVE_INFINITY)
   const { kvHeads, headDim } = config.shape
   const plan = offloaded ? offloadPlan(config, store) : undefined
   const rows = plan ? plan.sink + plan.window + plan.hot : config.capacity
   if (kvHeads * rows * headDim * dtypeBytes(store) > buffer) return false
-  return onDevice(memoryOf(backend, config, store, offloaded)) <= budget
+  const use = memoryOf(backend, config, store, offloaded)
+  return onDevice(use) <= budget && (use.pages ?? 0) <= (config.policy.hostBudget ?? Number.POSITIVE_INFINITY)
+}
+
+/** The fields of a policy that say where rows live. */
+export function placementOf(policy: PolicyOptions = {}): Placement {
+  const { offload, vramBudget, hostBudget, hotRows } = policy
+  return { offload, vramBudget, hostBudget, hotRows }
+}
+
+/** A policy that lives where a configuration does, but for what it says itself of that. */
+export function placedAs(config: SessionConfig, policy: PolicyOptions): PolicyOptions {
+  const given = Object.entries(policy).filter(([, value]) => value !== undefined)
+  return { ...placementOf(config.policy), ...Object.fromEntries(given) }
 }
 
 /** Bytes of a session on the device. */
@@ -44,6 +60,7 @@ export function checkBudgets(backend: Backend, config: SessionConfig, where: str
     throw new ParisError('out_of_memory', { where: `${where}: policy.${field}`, got: `${bytes} bytes`, want, fix })
   }
   const less = 'Lower capacity, layers or heads, take a 16-bit store, or raise the budget.'
-  refuse('vramBudget', onDevice(use), vramBudget, use.pages ? less : `Set offload: 'always', or else: ${less}`)
+  const helps = !use.pages && fits(backend, config, config.store ?? 'f32', true)
+  refuse('vramBudget', onDevice(use), vramBudget, helps ? `Set offload: 'always', or else: ${less}` : less)
   refuse('hostBudget', use.pages ?? 0, hostBudget, less)
 }

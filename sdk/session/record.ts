@@ -1,6 +1,7 @@
 import { attendStep } from '../attend/attention.ts'
 import type { Buf, GpuRecorder } from '../backend.ts'
-import { type Cache, checkRoom } from '../cache/cache.ts'
+import type { Cache } from '../cache/cache.ts'
+import { checkRoom } from '../cache/room.ts'
 import { type Dtype, dtypeBytes } from '../dtype.ts'
 import { describe, type ErrorCode, ParisError } from '../errors.ts'
 import { disposedError, type SessionState } from './state.ts'

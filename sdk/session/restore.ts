@@ -10,6 +10,7 @@ import { headerBytes, parseHeader, type TensorHeader } from '../safetensors.ts'
 import { ByteReader } from './byte-reader.ts'
 import { CacheFill } from './cache-fill.ts'
 import { checkState } from './check.ts'
+import { placementOf } from './placement.ts'
 import { digestAt, NO_DIGEST, type SnapshotTensor, snapshotTensors } from './snapshot-layout.ts'
 import { SessionState } from './state.ts'
 
@@ -29,7 +30,8 @@ export interface RestoreOptions extends CallOptions {
 /**
  * Reads a snapshot into a new session state. Nothing is left behind when it is refused.
  * @throws ParisError `snapshot_corrupt` (truncated, a flipped bit, sizes that do not fit), `snapshot_mismatch` (another
- * shape or seed than expected, codes that are not the keys'), `out_of_memory`, `aborted`
+ * shape or seed than expected, codes that are not the keys'), `bad_config` for a placement that says anything else,
+ * `out_of_memory`, `aborted`
  */
 export async function restoreState(
   backend: Backend,
@@ -138,9 +140,21 @@ function describeSnapshot(header: TensorHeader): {
 
 /** @throws ParisError `bad_config` */
 function placed(config: SessionConfig, placement: Placement = {}): SessionConfig {
-  const { offload, vramBudget, hostBudget, hotRows } = placement
+  const fields = placementOf()
+  const other = isObject(placement) ? Object.keys(placement).find((field) => !(field in fields)) : describe(placement)
+  if (other !== undefined)
+    throw new ParisError('bad_config', {
+      where: `${WHERE}(placement)`,
+      got: isObject(placement) ? `the field ${JSON.stringify(other)}` : other,
+      want: Object.keys(fields).join(', '),
+      fix: 'Leave placement out, or give fields that say where rows live; the others are the snapshot’s.',
+    })
   const options = configOptions(config)
-  return parseConfig({ ...options, policy: { ...options.policy, offload, vramBudget, hostBudget, hotRows } }, WHERE)
+  return parseConfig({ ...options, policy: { ...options.policy, ...fields, ...placement } }, WHERE)
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 function checkExpected(config: SessionConfig, expect: RestoreOptions['expect']): void {

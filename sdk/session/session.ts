@@ -5,7 +5,7 @@ import { checkTensor, type TensorInput } from '../input.ts'
 import { appendAll, checkAppend, type KeysValues, prefillTokens } from './append.ts'
 import { type CheckReport, checkState } from './check.ts'
 import type { MemoryUse } from './memory.ts'
-import { checkBudgets } from './placement.ts'
+import { checkBudgets, placedAs } from './placement.ts'
 import { encodeAppend, encodeAttend, encodePrefill, type GpuAttention, type GpuKeysValues } from './record.ts'
 import { copyRefused } from './refused.ts'
 import type { Sessions } from './sessions.ts'
@@ -26,7 +26,9 @@ import { undoAppends } from './undo.ts'
 /**
  * The KV cache of one sequence, all layers. Made by `Engine.createSession`.
  * Calls run in call order. Typed arrays handed in are read until the call's promise settles: leave them unchanged until
- * then. Every call that works on the tokens throws `disposed` after `dispose()`; a refused call changes nothing.
+ * then. Every call that works on the tokens throws `disposed` after `dispose()`; a refused call changes nothing. Where rows
+ * are on the host, a call that reads or writes them throws what their pages throw too: `out_of_memory` where there is no
+ * room, `internal` where a file fails.
  */
 export class Session {
   /** @internal */
@@ -204,20 +206,22 @@ export class Session {
           fix: 'Truncation only shortens; append to lengthen.',
         })
       }
-      for (const layer of lengths.keys()) await this.state.cache?.truncate(layer, length)
+      // First, so that a snapshot that is being read finds out before rows are gone.
       for (const snapshot of this.state.snapshots) if (length < snapshot.longest) snapshot.stale = true
+      for (const layer of lengths.keys()) await this.state.cache?.truncate(layer, length)
     })
   }
 
   /**
    * A second session with the same tokens; the two share nothing from here on.
-   * @param options policy: another one for the copy, as `createSession` takes it; without it the same
+   * @param options policy: another one for the copy, as `createSession` takes it, but that what it does not say of
+   * placement (`offload`, `vramBudget`, `hostBudget`, `hotRows`) stays; without it the same
    * @throws ParisError `bad_config`, `bad_k`, `out_of_memory`
    */
   async fork({ policy }: { readonly policy?: PolicyOptions } = {}): Promise<Session> {
     const where = 'session.fork'
     const { config } = this
-    const forked = policy ? parseConfig({ ...configOptions(config), policy }, where) : config
+    const forked = policy ? parseConfig({ ...configOptions(config), policy: placedAs(config, policy) }, where) : config
     return this.state.run(where, async () => {
       checkBudgets(this.state.backend, forked, where)
       const copy = new SessionState(this.state.backend, forked, this.state.pages)
@@ -258,8 +262,11 @@ export class Session {
 
   /** Frees everything once the calls made before have ended. May be called again. */
   async dispose(): Promise<void> {
-    await this.state.dispose()
-    this.siblings.delete(this)
+    try {
+      await this.state.dispose()
+    } finally {
+      this.siblings.delete(this)
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

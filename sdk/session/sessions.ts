@@ -16,8 +16,11 @@ export class Sessions {
     this.open.delete(session)
   }
 
-  /** Those that calls under way still add, such as forks, too. */
+  /** Those that calls under way still add, such as forks, too. Throws only once it has been through all of them. */
   async disposeAll(): Promise<void> {
-    while (this.open.size > 0) await Promise.all([...this.open].map((session) => session.dispose()))
+    const failed: unknown[] = []
+    while (this.open.size > 0)
+      await Promise.all([...this.open].map((session) => session.dispose().catch((error) => failed.push(error))))
+    if (failed.length > 0) throw failed[0]
   }
 }

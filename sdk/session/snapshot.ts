@@ -45,6 +45,7 @@ export function snapshotStream(state: SessionState, options: CallOptions): Reada
 async function capture(state: SessionState): Promise<Capture> {
   const { cache, config } = state
   const lengths = state.lengths()
+  for (const layer of lengths.keys()) await cache?.mend(layer)
   const store = cache?.store ?? config.store
   const tensors = store ? snapshotTensors(config, lengths, store) : []
   const header = buildHeader(tensors, {
@@ -110,7 +111,12 @@ async function* dataOf(state: SessionState, snapshot: Capture): AsyncGenerator<U
       for (let h = 0; h < state.config.shape.kvHeads; h++)
         for (let from = 0; from < tensor.rows; from += rowsAtOnce(tensor)) {
           checkFresh(state, snapshot)
-          const chunk = await readRows(cache, tensor, h, from, Math.min(tensor.rows, from + rowsAtOnce(tensor)))
+          const to = Math.min(tensor.rows, from + rowsAtOnce(tensor))
+          const chunk = await readRows(cache, tensor, h, from, to).catch((error) => {
+            // Rows that a truncation has taken meanwhile cannot be read, in whatever way.
+            checkFresh(state, snapshot)
+            throw error
+          })
           checkFresh(state, snapshot)
           yield chunk
         }

@@ -40,7 +40,8 @@ export class SessionState {
   async open(given: Dtype): Promise<Cache> {
     if (this.cache) return this.cache
     const store = this.config.store ?? given
-    const tier = isOffloaded(this.backend, this.config, store) ? this.openTier(store) : undefined
+    const taken = this.backend.allocated()
+    const tier = isOffloaded(this.backend, this.config, store, taken) ? this.openTier(store) : undefined
     return this.take(await Cache.open(this.backend, this.config, { store, tier }))
   }
 
@@ -48,14 +49,19 @@ export class SessionState {
     return this.pages(offloadPlan(this.config, store).pageBytes)
   }
 
-  /** A copy of this session's cache for a new, empty session, whose rows may live elsewhere. Inside the queue. */
-  async forkTo(copy: SessionState): Promise<void> {
+  /**
+   * A copy of this session's cache for a new, empty session, whose rows may live elsewhere. Inside the queue.
+   * @param pages what becomes of the host's: copied, or moved where both have some; a failure leaves them here
+   */
+  async forkTo(copy: SessionState, pages: 'copy' | 'move' = 'copy'): Promise<void> {
     const { cache } = this
     if (!cache) return
     const { store, offload } = cache
-    const offloaded = isOffloaded(copy.backend, copy.config, store)
-    const tier = offloaded ? await (offload?.tier.fork() ?? copy.openTier(store)) : undefined
-    await copy.take(await cache.fork(copy.config, { store, tier }, copy.backend))
+    const offloaded = isOffloaded(copy.backend, copy.config, store, copy.backend.allocated())
+    const lent = pages === 'move' && offloaded && offload !== undefined
+    const tier = lent ? offload.tier : offloaded ? await (offload?.tier.fork() ?? copy.openTier(store)) : undefined
+    const taken = await copy.take(await cache.fork(copy.config, { store, tier, lent }, copy.backend))
+    taken.keepTier(cache)
   }
 
   /** Makes a cache this session's own and reserves the scratch of its steps. */
@@ -63,7 +69,7 @@ export class SessionState {
     try {
       await this.scratch.reserve(stepPlan(this.backend, this.config, cache.store, cache.offload !== undefined))
     } catch (error) {
-      cache.dispose()
+      await cache.dispose()
       throw error
     }
     this.cache = cache
@@ -71,10 +77,14 @@ export class SessionState {
   }
 
   /** Gives back what `open` took, for a first append that failed. */
-  unopen(): void {
-    this.cache?.dispose()
+  async unopen(): Promise<void> {
+    const { cache } = this
     this.cache = undefined
-    this.scratch.dispose()
+    try {
+      await cache?.dispose()
+    } finally {
+      this.scratch.dispose()
+    }
   }
 
   get disposed(): boolean {
@@ -125,8 +135,17 @@ export class SessionState {
   }
 
   async dispose(): Promise<void> {
-    this.closing ??= this.queue.run(async () => this.unopen())
+    this.closing ??= this.queue.run(() => this.close())
     return this.closing
+  }
+
+  /** Gives everything back. On a lost device freeing fails; its memory has gone with it. */
+  async close(): Promise<void> {
+    try {
+      await this.unopen()
+    } catch (error) {
+      if (!(error instanceof ParisError && error.code === 'device_lost')) throw error
+    }
   }
 }
 

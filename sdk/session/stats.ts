@@ -19,8 +19,9 @@ export interface SessionStats {
   /** Of audited retrievals (`policy.auditEvery`). */
   readonly recall: Recall
   /**
-   * Where rows are offloaded: retrieved rows that a step found on the device, and those that it fetched from the host.
-   * hitRate is the share of the former, NaN before the first.
+   * Where rows are offloaded (`policy.offload`): retrieved rows that a step found on the device and left there, and those
+   * that came from the host, also where they had to make way for others only. hitRate is the share of the former, NaN
+   * before the first.
    */
   readonly offload?: { readonly hits: number; readonly misses: number; readonly hitRate: number }
 }

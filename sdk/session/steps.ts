@@ -64,6 +64,7 @@ export async function attendAll(
       for (const { state, layer, queries } of checked) {
         await checkRefused(state, where)
         await checkProducts(state, layer, queries, where)
+        await state.cache?.mend(layer)
       }
       const results = new Array<AttendResult>(calls.length)
       for (const round of rounds(checked)) await attendRound(round, results)
@@ -201,6 +202,7 @@ export async function retrieveTop(
     return { indices: new Uint32Array(0), scores: new Float32Array(0), k: 0 }
   }
   await scratch.reserve(retrieverPlan(config, found))
+  await cache.mend(layer)
   const item = { ...attendItem(state, cache, layer, queries), zone: retrieval, base: sink, k: found }
   const [top] = retrieve(backend, [item])
   const bytes = heads * found * 4

@@ -7,7 +7,7 @@ export function undoAppends(state: SessionState, layer: number): () => Promise<v
   const { length, maxKey, loose } = state.cache?.layer(layer) ?? { length: 0, maxKey: 0, loose: false }
   return () =>
     state.run('session.undo', async () => {
-      if (!opened) state.unopen()
+      if (!opened) await state.unopen()
       await state.cache?.truncate(layer, length)
       if (state.cache) Object.assign(state.cache.layer(layer), { maxKey, loose })
       Object.assign(state.calls, calls)

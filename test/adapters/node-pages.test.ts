@@ -1,7 +1,7 @@
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdtemp, open, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { filePages } from '../../adapters/node-pages.ts'
 import { Engine } from '../../sdk/engine.ts'
 import { backendCases } from '../support/backends.ts'
@@ -31,9 +31,8 @@ afterEach(async () => {
   await rm(folder, { recursive: true, force: true })
 })
 
-/** Files are closed and deleted beside what goes on. */
 async function expectFiles(count: number): Promise<void> {
-  await expect.poll(async () => (await readdir(folder)).length).toBe(count)
+  expect((await readdir(folder)).length).toBe(count)
 }
 
 it('serves the same bytes from a file as from the device, step by step', async () => {
@@ -69,13 +68,45 @@ it('truncates, forks and restores there, and forks share nothing', async () => {
   const restored = await engine.restore(fork.snapshot(), { placement: { offload: 'always', hotRows: 12 } })
   await expectSameState(restored, want)
   await expectFiles(3)
+  await engine.dispose()
+  await expectFiles(0)
 })
 
 it('refuses what a folder cannot take, and says so', async () => {
   const nowhere = new Engine(await backendCases[0].open(), [], filePages(join(folder, 'not there')))
   const session = await nowhere.createSession(options({}, { offload: 'always' }))
-  const error = await refusedUnchanged(session, () => session.append(0, rows(seq, 0, 9)), 'out_of_memory')
+  const error = await refusedUnchanged(session, () => session.append(0, rows(seq, 0, 9)), 'internal')
   expect(error.got).toContain('ENOENT')
-  await refused(session.append(0, rows(seq, 0, 9)), 'out_of_memory')
+  await refused(session.append(0, rows(seq, 0, 9)), 'internal')
   await nowhere.dispose()
+})
+
+it('tells a full disk from one that fails, and does not wait for ever', async () => {
+  const path = join(folder, 'any')
+  await writeFile(path, '')
+  const any = await open(path)
+  const handle = Object.getPrototypeOf(any)
+  await any.close()
+  const session = await engine.createSession(options({}, { offload: 'always', hotRows: 12 }))
+  await session.append(0, rows(seq, 0, 60))
+  const write = vi.spyOn(handle, 'write')
+  try {
+    for (const [fault, code] of [
+      ['ENOSPC', 'out_of_memory'],
+      ['EDQUOT', 'out_of_memory'],
+      ['EFBIG', 'out_of_memory'],
+      ['EIO', 'internal'],
+    ] as const) {
+      write.mockRejectedValueOnce(Object.assign(new Error(fault), { code: fault }))
+      await refusedUnchanged(session, () => session.append(0, rows(seq, 60, 61)), code)
+    }
+    write.mockResolvedValueOnce({ bytesWritten: 0 })
+    await refusedUnchanged(session, () => session.append(0, rows(seq, 60, 61)), 'internal')
+  } finally {
+    write.mockRestore()
+  }
+  await session.append(0, rows(seq, 60, 61))
+  const want = await engine.createSession(options({}, { offload: 'never' }))
+  await want.append(0, rows(seq, 0, 61))
+  await expectSameState(session, want)
 })

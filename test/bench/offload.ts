@@ -36,7 +36,7 @@ console.log(
 )
 const available = memoryAvailable()
 const need = 1.1 * use.total + 1 * GB
-console.log(`needs ${gb(need)} with a tenth and 1 GB to spare; this machine has ${gb(available)} free\n`)
+console.log(`needs ${gb(need)} with a tenth and 1 GB to spare; ${gb(available)} are free\n`)
 if (available < need) {
   console.log('not run: too little memory is free')
   process.exit(1)

@@ -1,8 +1,10 @@
 import { expect, it } from 'vitest'
 import { MemoryPages } from '../../sdk/cache/pages.ts'
 import { Engine } from '../../sdk/engine.ts'
+import { ParisError } from '../../sdk/errors.ts'
+import type { Session } from '../../sdk/session/session.ts'
 import { backendCases, onEveryBackend } from '../support/backends.ts'
-import { expectOffloaded, expectSameStep, losable, openTwins } from '../support/offload.ts'
+import { expectOffloaded, expectSameStep, losable, openTwins, watchedPages } from '../support/offload.ts'
 import {
   expectSameState,
   feed,
@@ -100,7 +102,8 @@ onEveryBackend('an offloaded session at its limits', (backend, name) => {
 
   it('outlasts its device: rebuilt on another it is the same', async () => {
     const { backend: fragile, lose } = losable(await fresh())
-    const engine = new Engine(fragile)
+    const pages = watchedPages(() => {})
+    const engine = new Engine(fragile, [], pages.open)
     const policies = [{}, { coarse: 'collision' }, { normWeighted: true }] as const
     const twins = await Promise.all(policies.map((policy) => openTwins(engine, { layers: 2 }, policy)))
     const files: Uint8Array[] = []
@@ -115,6 +118,18 @@ onEveryBackend('an offloaded session at its limits', (backend, name) => {
       await refused(host.append(0, rows(seq, 300, 310)), 'device_lost')
     }
     const next = new Engine(backend())
+    const full = new Proxy(backend(), {
+      get: (target, key) =>
+        key === 'alloc'
+          ? async () => {
+              throw new ParisError('out_of_memory', { where: 'a test', got: 'no room', want: 'some', fix: 'none' })
+            }
+          : Reflect.get(target, key),
+    })
+    const held = pages.tiers.map((tier) => tier.bytes())
+    expect(held.every((bytes) => bytes > 0)).toBe(true)
+    for (const { host } of twins) await refused(new Engine(full).recover(host), 'out_of_memory')
+    await refused(next.recover(undefined as unknown as Session), 'bad_config')
     for (const [i, { host, device }] of twins.entries()) {
       await refused(next.recover(device), 'device_lost')
       const recovered = await next.recover(host)
@@ -124,6 +139,23 @@ onEveryBackend('an offloaded session at its limits', (backend, name) => {
       for (const session of [recovered, want]) await feed(session, seq, 300, 330, 7)
       await expectSameStep({ host: recovered, device: want }, queriesAt(seq, 330))
       await refused(next.recover(host), 'disposed')
+      expect(pages.tiers.length, 'pages are taken over, not copied').toBe(twins.length)
+      expect(pages.tiers[i].bytes()).toBeGreaterThanOrEqual(held[i])
+      await recovered.dispose()
+      expect(pages.tiers[i].bytes()).toBe(0)
     }
+    await engine.dispose()
+  })
+  it('gives its pages back, and its engine ends, on a lost device as well', async () => {
+    const { backend: fragile, lose } = losable(await fresh())
+    const pages = watchedPages(() => {})
+    const engine = new Engine(fragile, [], pages.open)
+    const [{ host }, other] = [await openTwins(engine), await openTwins(engine)]
+    for (const session of [host, other.host]) await feed(session, seq, 0, 100, 50)
+    lose()
+    await host.dispose()
+    await engine.dispose()
+    expect(other.host.disposed).toBe(true)
+    expect(pages.tiers.map((tier) => tier.bytes())).toEqual([0, 0])
   })
 })

@@ -2,7 +2,15 @@ import { expect, it } from 'vitest'
 import { Engine } from '../../sdk/engine.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import { integer, random } from '../support/inputs.ts'
-import { delayed, expectOffloaded, expectSameRetrieval, expectSameStep, openTwins } from '../support/offload.ts'
+import {
+  delayed,
+  expectOffloaded,
+  expectSameRetrieval,
+  expectSameStep,
+  openTwins,
+  turns,
+  watchedPages,
+} from '../support/offload.ts'
 import { expectSame } from '../support/repeat.ts'
 import { expectSameState, feed, options, queriesAt, refused, sequence } from '../support/sessions.ts'
 
@@ -54,7 +62,9 @@ onEveryBackend('offload', (backend, name) => {
     'serves batches of sessions with and without it, with appends in between and reads that come late',
     async () => {
       const next = random(7)
-      const engine = new Engine(delayed(backend(), () => integer(next, 0, 2)))
+      const late = () => integer(next, 0, 2)
+      const pages = watchedPages(() => turns(late()))
+      const engine = new Engine(delayed(backend(), late), [], pages.open)
       const all = await Promise.all([
         openTwins(engine),
         openTwins(engine, { store: 'f16', headDim: 24 }, { group: 'max' }),
@@ -105,8 +115,8 @@ onEveryBackend('offload', (backend, name) => {
     expect(host.memory().pages).toBeLessThanOrEqual(long(512, 'always').pages!)
   })
 
-  it('refuses to be recorded', async () => {
-    if (name !== 'webgpu') return
+  it('refuses to be recorded', async ({ skip }) => {
+    skip(name !== 'webgpu', 'only webgpu records')
     const engine = new Engine(backend())
     const session = await engine.createSession(options({ store: 'f32' }, { offload: 'always' }))
     const encoder = engine.gpu!.createCommandEncoder()

@@ -1,5 +1,6 @@
 import { expect } from 'vitest'
 import type { Backend } from '../../sdk/backend.ts'
+import { MemoryPages, type OpenPages, type PageTier } from '../../sdk/cache/pages.ts'
 import type { PolicyOptions, SessionOptions } from '../../sdk/config.ts'
 import type { Engine } from '../../sdk/engine.ts'
 import { ParisError } from '../../sdk/errors.ts'
@@ -43,17 +44,57 @@ export async function expectSameRetrieval({ host, device }: Twins, seq: Sequence
   expectSame(got.scores, want.scores, 'scores')
 }
 
-/** A backend whose reads take some turns of the event loop more, of a number drawn by `turns`. */
-export function delayed(backend: Backend, turns: () => number): Backend {
-  const wait = async (count: number) => {
-    for (let i = 0; i < count; i++) await new Promise((resolve) => setTimeout(resolve))
+/** What a session asks of its tier; `rows` of a gather or scatter. */
+export interface PageCall {
+  readonly kind: 'take' | 'gather' | 'scatter'
+  readonly rows: number
+}
+
+/** Pages in memory that answer late; `before` runs ahead of each call, may wait, and may throw for it. `tiers`: all opened. */
+export function watchedPages(before: (call: PageCall) => void | Promise<void>): {
+  readonly open: OpenPages
+  readonly tiers: PageTier[]
+} {
+  const tiers: PageTier[] = []
+  const watch = (inner: MemoryPages): PageTier => {
+    const tier: PageTier = {
+      pageBytes: inner.pageBytes,
+      bytes: () => inner.bytes(),
+      give: (page) => inner.give(page),
+      async take() {
+        await before({ kind: 'take', rows: 0 })
+        return inner.take()
+      },
+      async gather(at, count, row, keys, values) {
+        await before({ kind: 'gather', rows: count })
+        inner.gather(at, count, row, keys, values)
+      },
+      async scatter(at, count, row, keys, values) {
+        await before({ kind: 'scatter', rows: count })
+        inner.scatter(at, count, row, keys, values)
+      },
+      fork: async () => watch(inner.fork()),
+      dispose: async () => inner.dispose(),
+    }
+    tiers.push(tier)
+    return tier
   }
+  return { open: (pageBytes) => watch(new MemoryPages(pageBytes)), tiers }
+}
+
+/** So many turns of the event loop. */
+export async function turns(count: number): Promise<void> {
+  for (let i = 0; i < count; i++) await new Promise((resolve) => setTimeout(resolve))
+}
+
+/** A backend whose reads take some turns of the event loop more, of a number drawn by `count`. */
+export function delayed(backend: Backend, count: () => number): Backend {
   return {
     ...backend,
     async read(buf, offset, bytes) {
-      await wait(turns())
+      await turns(count())
       const got = await backend.read(buf, offset, bytes)
-      await wait(turns())
+      await turns(count())
       return got
     },
   }
