@@ -53,7 +53,7 @@ type Values = ReturnType<typeof parse>
 
 const parse = (args: string[]) => parseArgs({ args, options: OPTIONS }).values
 
-/** `pariskv generate`. @returns the exit status: 130 where SIGINT has ended it */
+/** `pariskv generate`. @returns the exit status: 130 where SIGINT has ended it, 141 where the reader of stdout has gone */
 export async function generateCommand(argv: string[]): Promise<number> {
   const values = parse(argv)
   if (values.help) {
@@ -64,7 +64,14 @@ export async function generateCommand(argv: string[]): Promise<number> {
   const prompt = await promptOf(required(values, 'prompt'))
   const abort = new AbortController()
   const stop = () => abort.abort()
+  let readerGone = false
+  const onOutputError = (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error
+    readerGone = true
+    stop()
+  }
   process.once('SIGINT', stop)
+  process.stdout.on('error', onOutputError)
   const engine = await createEngine({ device: (values.device ?? 'auto') as Device })
   try {
     console.error(`backend ${engine.info.backend}: ${engine.info.description}`)
@@ -75,11 +82,13 @@ export async function generateCommand(argv: string[]): Promise<number> {
     return 0
   } catch (error) {
     if (!(error instanceof ParisError) || error.code !== 'aborted') throw error
+    if (readerGone) return 141
     console.error('\nstopped')
     return 130
   } finally {
     process.off('SIGINT', stop)
     await engine.dispose()
+    process.stdout.off('error', onOutputError)
   }
 }
 

@@ -36,6 +36,8 @@ async function withFile<T>(root: string, name: string, use: (file: FileHandle) =
     const fix = 'Copy the folder with its links followed (cp -rL) and give the copy.'
     throw badModel(path, `a link to ${real}`, 'files inside the model folder', fix)
   }
+  // Opening a pipe waits for its writer.
+  if (!(await stat(real)).isFile()) throw badModel(path, 'no plain file', 'a plain file', 'Remove it.')
   const file = await open(real, 'r').catch((cause) => {
     throw badModel(
       path,
@@ -46,7 +48,6 @@ async function withFile<T>(root: string, name: string, use: (file: FileHandle) =
     )
   })
   try {
-    if (!(await file.stat()).isFile()) throw badModel(path, 'no plain file', 'a plain file', 'Remove it.')
     return await use(file)
   } finally {
     await file.close()

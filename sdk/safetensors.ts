@@ -4,18 +4,25 @@ import { ParisError } from './errors.ts'
 export const TENSOR_BYTES = { F32: 4, F16: 2, BF16: 2, I32: 4, U32: 4, I8: 1, U8: 1 } as const
 export type TensorDtype = keyof typeof TENSOR_BYTES
 
+/** Element types that a model's file may hold beside those that are read, with their bytes. */
+export const STORED_BYTES = {
+  ...TENSOR_BYTES,
+  ...{ F64: 8, I64: 8, U64: 8, I16: 2, U16: 2, BOOL: 1, F8_E4M3: 1, F8_E5M2: 1, F8_E8M0: 1, C64: 8 },
+} as const
+export type StoredDtype = keyof typeof STORED_BYTES
+
 /** One tensor of a safetensors header; offsets are bytes after the header. */
-export interface TensorEntry {
-  readonly dtype: TensorDtype
+export interface TensorEntry<D extends string = TensorDtype> {
+  readonly dtype: D
   readonly shape: readonly number[]
   readonly start: number
   readonly end: number
 }
 
 /** A checked safetensors header. */
-export interface TensorHeader {
+export interface TensorHeader<D extends string = TensorDtype> {
   /** In the order of their data. */
-  readonly tensors: ReadonlyMap<string, TensorEntry>
+  readonly tensors: ReadonlyMap<string, TensorEntry<D>>
   readonly metadata: ReadonlyMap<string, string>
   /** Bytes before the data: 8 and the JSON. */
   readonly dataStart: number
@@ -40,9 +47,20 @@ export function headerBytes(first8: Uint8Array, limit = MAX_HEADER, where = 'saf
 /**
  * Parses and checks the JSON part: known dtypes, whole non-negative dimensions whose product stays below 2^53,
  * offsets that tile the data without hole or overlap, no duplicate or `__proto__` name.
+ * @param dtypes those that are taken, with the bytes of an element
  * @throws ParisError `snapshot_corrupt`
  */
-export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHeader {
+export function parseHeader<D extends string>(
+  json: Uint8Array,
+  where: string,
+  dtypes: Readonly<Record<D, number>>,
+): TensorHeader<D>
+export function parseHeader(json: Uint8Array, where?: string): TensorHeader
+export function parseHeader(
+  json: Uint8Array,
+  where = 'safetensors',
+  dtypes: Readonly<Record<string, number>> = TENSOR_BYTES,
+): TensorHeader<string> {
   let text: string
   try {
     text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(json)
@@ -51,12 +69,12 @@ export function parseHeader(json: Uint8Array, where = 'safetensors'): TensorHead
   }
   const root = parseStrict(text, where)
   const metadata = new Map<string, string>()
-  const entries: [string, TensorEntry][] = []
+  const entries: [string, TensorEntry<string>][] = []
   for (const [name, value] of root) {
     const said = quote(name)
     if (name === '__metadata__')
       for (const [k, v] of asMap(value, where, said)) metadata.set(k, asString(v, where, quote(k)))
-    else entries.push([name, tensorEntry(asMap(value, where, said), where, said)])
+    else entries.push([name, tensorEntry(asMap(value, where, said), where, said, dtypes)])
   }
   entries.sort((a, b) => a[1].start - b[1].start || a[1].end - b[1].end)
   let end = 0
@@ -120,11 +138,16 @@ function quote(name: string): string {
   return JSON.stringify(name.length > 60 ? `${name.slice(0, 60)}…` : name)
 }
 
-function tensorEntry(map: Map<string, Json>, where: string, name: string): TensorEntry {
+function tensorEntry(
+  map: Map<string, Json>,
+  where: string,
+  name: string,
+  dtypes: Readonly<Record<string, number>>,
+): TensorEntry<string> {
   const dtype = map.get('dtype')
-  if (typeof dtype !== 'string' || !Object.hasOwn(TENSOR_BYTES, dtype)) {
+  if (typeof dtype !== 'string' || !Object.hasOwn(dtypes, dtype)) {
     const got = typeof dtype === 'string' ? quote(dtype) : 'no name'
-    throw corrupt(where, `${name} of dtype ${got}`, Object.keys(TENSOR_BYTES).join(', '))
+    throw corrupt(where, `${name} of dtype ${got}`, Object.keys(dtypes).join(', '))
   }
   const shape = map.get('shape')
   if (!Array.isArray(shape) || !shape.every(isSize)) throw corrupt(where, `the shape of ${name}`, 'whole sizes ≥ 0')
@@ -133,13 +156,13 @@ function tensorEntry(map: Map<string, Json>, where: string, name: string): Tenso
     throw corrupt(where, `the offsets of ${name}`, 'two whole numbers ≥ 0')
   }
   const [start, end] = offsets as number[]
-  let bytes: number = TENSOR_BYTES[dtype as TensorDtype]
+  let bytes = dtypes[dtype]
   for (const size of shape as number[]) {
     bytes *= size
     if (bytes > Number.MAX_SAFE_INTEGER) throw corrupt(where, `${name} of more than 2^53 bytes`, 'a size that fits')
   }
   if (end - start !== bytes) throw corrupt(where, `${name} of ${end - start} bytes`, `${bytes} for its shape`)
-  return { dtype: dtype as TensorDtype, shape: shape as number[], start, end }
+  return { dtype, shape: shape as number[], start, end }
 }
 
 function isSize(value: Json): boolean {

@@ -207,6 +207,7 @@ export class Recorder {
    * Records what `body` calls into the caller's encoder, between its passes. What was recorded before is submitted first.
    * @returns frees the few KiB of job words; call it once the commands are submitted, and with true where that is sure:
    * then later recordings use the words' memory again. One that joins the recording under way leaves that to it.
+   * Where `body` throws, they are freed, and the encoder must not be submitted.
    */
   recordInto(encoder: GPUCommandEncoder, body: () => void): (submitted?: boolean) => void {
     if (this.caller && this.encoder === encoder) {
@@ -228,17 +229,22 @@ export class Recorder {
       for (const buffer of caller.buffers) buffer.destroy()
     }
     try {
-      body()
-    } finally {
-      const { pass } = this
-      // Whatever the caller's encoder throws, the next recording starts afresh.
-      this.pass = undefined
-      this.encoder = undefined
-      this.caller = undefined
-      this.dispatches = 0
-      this.arena = kept
-      for (const arena of caller.arenas) this.upload(arena)
-      pass?.end()
+      try {
+        body()
+      } finally {
+        const { pass } = this
+        // Whatever the caller's encoder throws, the next recording starts afresh.
+        this.pass = undefined
+        this.encoder = undefined
+        this.caller = undefined
+        this.dispatches = 0
+        this.arena = kept
+        for (const arena of caller.arenas) this.upload(arena)
+        pass?.end()
+      }
+    } catch (error) {
+      release()
+      throw error
     }
     return release
   }

@@ -50,8 +50,9 @@ export function parseModelConfig(config: Json, generation: Json = {}): ModelConf
   if (queryHeads % kvHeads !== 0)
     throw wrong(`${queryHeads} query heads on ${kvHeads} KV heads`, 'a whole number of query heads a KV head')
   if (headDim % 8 !== 0 || headDim > 256) throw wrong(`head_dim ${headDim}`, 'a multiple of 8 from 8 to 256')
-  if (inner * hidden * whole(config, 'num_hidden_layers') > Number.MAX_SAFE_INTEGER)
-    throw wrong('sizes', 'smaller ones')
+  const layers = whole(config, 'num_hidden_layers')
+  if (layers > 1024) throw wrong(`num_hidden_layers ${layers}`, 'at most 1024')
+  if (inner * hidden * layers > Number.MAX_SAFE_INTEGER) throw wrong('sizes', 'smaller ones')
   refuseUnsupported(config)
   const maxPositions = config.max_position_embeddings == null ? 2048 : whole(config, 'max_position_embeddings')
   const attentionBias = flag(config, 'attention_bias', false)
@@ -61,7 +62,7 @@ export function parseModelConfig(config: Json, generation: Json = {}): ModelConf
     vocabulary,
     hidden,
     inner,
-    layers: whole(config, 'num_hidden_layers'),
+    layers,
     queryHeads,
     kvHeads,
     headDim,

@@ -1,11 +1,13 @@
-import { checkRoom } from '../cache/cache.ts'
+import { checkRoom } from '../cache/room.ts'
 import { type CallOptions, type CallQueue, Pace } from '../calls.ts'
 import type { PolicyOptions, SessionConfig } from '../config.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import type { MemoryUse } from '../session/memory.ts'
 import type { Session } from '../session/session.ts'
+import { disposedError } from '../session/state.ts'
 import type { SessionStats } from '../session/stats.ts'
-import type { Runner } from './runner.ts'
+import { checkCount, checkIds, emptyPrompt } from './checks.ts'
+import { type Runner, takeBack } from './runner.ts'
 
 /** How a context attends. */
 export interface Attention {
@@ -22,7 +24,8 @@ export interface ContextHost {
   readonly vocabulary: number
   /** The policy of a cache of that capacity. */
   policyOf(options: Attention, capacity: number): PolicyOptions
-  opened(context: Context): void
+  /** A context over this session. @throws ParisError `disposed` where the model is; then the session is, too */
+  adopt(session: Session, tokens: readonly number[]): Promise<Context>
   closed(context: Context): void
 }
 
@@ -40,6 +43,8 @@ export const PROMPT_CHUNK = 512
 export class Context {
   private readonly all: number[] = []
   private through = 0
+  /** @internal Calls under way or waiting that change the tokens. */
+  changing = 0
 
   /** @internal */
   constructor(
@@ -49,7 +54,6 @@ export class Context {
   ) {
     for (const id of tokens) this.all.push(id)
     this.through = session.length()
-    host.opened(this)
   }
 
   /** All tokens, those that have not been through the model last. */
@@ -75,22 +79,36 @@ export class Context {
     return this.session.disposed
   }
 
-  /** Adds a token that goes through the model with the next `prompt` or as the next `step`. */
+  /**
+   * Adds a token that goes through the model with the next `prompt` or as the next `step`.
+   * @throws ParisError `bad_prompt`; `busy` while a prompt, a step or a truncation of this context is under way
+   */
   accept(id: number): void {
-    this.all.push(...checkIds([id], this.host.vocabulary, 'context.accept'))
+    const where = 'context.accept'
+    const [token] = checkIds([id], this.host.vocabulary, where)
+    if (this.changing > 0)
+      throw new ParisError('busy', {
+        where,
+        got: 'a call under way that changes the tokens',
+        want: 'a token between calls',
+        fix: 'Await prompt, step and truncate first.',
+      })
+    this.all.push(token)
   }
 
   /**
    * Puts what was accepted and these tokens through the model, with exact causal attention, in chunks.
    * @param options tokens a chunk, 512 by default; an abort takes all of them back
    * @returns logits [V] after the last token
-   * @throws ParisError `bad_prompt` for no tokens or ids beyond the vocabulary, `capacity`, `aborted`, `disposed`, `device_lost`
+   * @throws ParisError `bad_prompt` for no tokens or ids beyond the vocabulary, `bad_config` for another chunk than a whole
+   * number of at least 1, `capacity`, `aborted`, `disposed`, `device_lost`
    */
   async prompt(ids: readonly number[], options: CallOptions & { chunk?: number } = {}): Promise<Float32Array> {
     const where = 'context.prompt'
     const added = [...checkIds(ids, this.host.vocabulary, where)]
-    const chunk = Math.max(1, Math.floor(options.chunk ?? PROMPT_CHUNK))
-    return this.run(where, options.signal, async () => {
+    const chunk = checkCount(options.chunk, PROMPT_CHUNK, `${where}(chunk)`) ?? PROMPT_CHUNK
+    return this.change(where, options.signal, async () => {
+      if (this.disposed) throw disposedError(where)
       const before = this.through
       const rest = [...this.all.slice(before), ...added]
       if (rest.length === 0) throw emptyPrompt(where)
@@ -126,7 +144,7 @@ export class Context {
 
   /** Forgets all tokens from `length` on. @throws ParisError `bad_length` */
   async truncate(length: number): Promise<void> {
-    return this.run('context.truncate', undefined, async () => {
+    return this.change('context.truncate', undefined, async () => {
       if (length < this.through) await this.session.truncate(length)
       else if (!Number.isInteger(length) || length > this.all.length)
         throw new ParisError('bad_length', {
@@ -140,6 +158,15 @@ export class Context {
     })
   }
 
+  /** @internal Takes the last token out of the cache: as one that was accepted, it goes through with the next step. */
+  async reopenLast(): Promise<void> {
+    return this.change('generate', undefined, async () => {
+      if (this.through === 0 || this.through < this.all.length) return
+      await this.session.truncate(this.through - 1)
+      this.through--
+    })
+  }
+
   /** Describes the context as of the call; see `Session.snapshot`. */
   async snapshot(options: CallOptions = {}): Promise<ContextSnapshot> {
     return this.run('context.snapshot', options.signal, async () => {
@@ -150,12 +177,12 @@ export class Context {
   /**
    * A second context with the same tokens; the two share nothing from here on.
    * @param options another way to attend for the copy: its prompt need not go through the model again
-   * @throws ParisError `bad_config`, `out_of_memory`
+   * @throws ParisError `bad_config`, `out_of_memory`, `disposed`
    */
   async fork(options?: Attention): Promise<Context> {
     const policy = options && this.host.policyOf(options, this.capacity)
     return this.run('context.fork', undefined, async () => {
-      return new Context(this.host, await this.session.fork({ policy }), this.all)
+      return this.host.adopt(await this.session.fork({ policy }), this.all)
     })
   }
 
@@ -197,14 +224,25 @@ export class Context {
     })
   }
 
-  /** @internal Takes the cache back to the tokens that are known to have been through the model. */
-  async back(): Promise<void> {
-    const longest = Math.max(...this.session.stats().layers.map(({ length }) => length))
-    if (!this.session.disposed && longest > this.through) await this.session.truncate(this.through).catch(() => {})
+  /** `run` for what changes the tokens. */
+  private async change<T>(where: string, signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
+    this.changing++
+    try {
+      return await this.run(where, signal, task)
+    } finally {
+      this.changing--
+    }
   }
 
-  /** @internal The token of a step and its position. @throws ParisError `bad_prompt`, `capacity` */
+  /** @internal Takes the cache back to the tokens that are known to have been through the model; see `takeBack`. */
+  async back(): Promise<void> {
+    await takeBack(this.session, this.through)
+    if (this.disposed) this.host.closed(this)
+  }
+
+  /** @internal The token of a step. @throws ParisError `bad_prompt`, `capacity`, `disposed` */
   nextToken(id: number | undefined, where: string): number {
+    if (this.disposed) throw disposedError(where)
     const rest = this.all.length - this.through
     if (rest + (id === undefined ? 0 : 1) !== 1)
       throw new ParisError('bad_prompt', {
@@ -235,10 +273,11 @@ export async function stepAll(
   const where = items.length === 1 ? 'context.step' : 'model.decodeBatch'
   throwIfAborted(signal, where)
   if (items.length === 0) return []
-  const { queue, runner } = items[0].context.host
-  return queue.run(async () => {
+  const contexts = items.map(({ context }) => context)
+  const { queue, runner } = contexts[0].host
+  for (const context of contexts) context.changing++
+  const stepped = queue.run(async () => {
     throwIfAborted(signal, where)
-    const contexts = items.map(({ context }) => context)
     const ids = items.map(({ context, id }) => context.nextToken(id, where))
     const sessions = contexts.map(({ session }) => session)
     const positions = contexts.map(({ length }) => length)
@@ -252,25 +291,7 @@ export async function stepAll(
       throw error
     }
   })
-}
-
-/** @throws ParisError `bad_prompt` where one is no token of the vocabulary */
-export function checkIds(ids: readonly number[], vocabulary: number, where: string): readonly number[] {
-  const at = Array.isArray(ids) ? ids.findIndex((id) => !Number.isInteger(id) || id < 0 || id >= vocabulary) : 0
-  if (at < 0) return ids
-  throw new ParisError('bad_prompt', {
-    where: `${where}(ids)`,
-    got: Array.isArray(ids) ? `${describe(ids[at])} at ${at}` : describe(ids),
-    want: `an array of token ids below ${vocabulary}`,
-    fix: "Encode the text with this model's own tokenizer.",
-  })
-}
-
-export function emptyPrompt(where: string): ParisError {
-  return new ParisError('bad_prompt', {
-    where,
-    got: 'no tokens',
-    want: 'at least one',
-    fix: 'Give a prompt that is not empty.',
+  return stepped.finally(() => {
+    for (const context of contexts) context.changing--
   })
 }

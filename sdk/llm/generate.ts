@@ -1,7 +1,8 @@
 import { type CallOptions, Pace, type Progress } from '../calls.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import type { ChatMessage } from './chat.ts'
-import { type Context, checkIds, emptyPrompt } from './context.ts'
+import { checkCount, checkIds, emptyPrompt } from './checks.ts'
+import { type Context, PROMPT_CHUNK } from './context.ts'
 import type { ContextOptions, Model } from './model.ts'
 import { Sampler, type SamplingOptions } from './sampler.ts'
 import { StopStrings } from './stop.ts'
@@ -12,7 +13,10 @@ export interface GenerateOptions extends SamplingOptions, Partial<ContextOptions
   readonly prompt?: string
   readonly messages?: readonly ChatMessage[]
   readonly ids?: readonly number[]
-  /** Goes on from here, and stays open; without it a context is opened for the call and freed at its end. */
+  /**
+   * Goes on from here, and stays open; without it a context is opened for the call and freed at its end. Beside it
+   * `capacity`, `attention`, `policy` and `store` are refused.
+   */
   readonly context?: Context
   /** Tokens generated at most, 1 or more; by default 256, as far as there is room. */
   readonly maxTokens?: number
@@ -42,7 +46,7 @@ const DEFAULT_TOKENS = 256
  * Generates text. Each token is told when it is chosen; the context then holds it, though the model sees it only with the
  * next one. Leaving the loop early frees what an own context held.
  * @throws ParisError `bad_prompt` for an empty or unknown prompt, `capacity` for one that leaves no room, `bad_config`,
- * `aborted`, `out_of_memory`, `disposed`, `device_lost`
+ * `busy` where another call changes the given context meanwhile, `aborted`, `out_of_memory`, `disposed`, `device_lost`
  */
 export async function* generate(model: Model, options: GenerateOptions): AsyncGenerator<GeneratedToken, void, void> {
   const where = 'generate'
@@ -50,7 +54,9 @@ export async function* generate(model: Model, options: GenerateOptions): AsyncGe
   throwIfAborted(signal, where)
   const sampler = new Sampler({ ...model.defaults, ...samplingOf(options) })
   const stops = new StopStrings(stopsOf(options.stop))
-  const most = maxTokensOf(options.maxTokens)
+  const most = checkCount(options.maxTokens, DEFAULT_TOKENS, `${where}(maxTokens)`)
+  checkCount(options.chunk, PROMPT_CHUNK, `${where}(chunk)`)
+  checkContext(model, options)
   const ids = encodePrompt(model, options)
   const length = ids.length + (given?.tokens.length ?? 0)
   if (length === 0) throw emptyPrompt(`${where}(prompt)`)
@@ -86,9 +92,8 @@ async function begin(context: Context, ids: readonly number[], options: Generate
   const { signal, onProgress, chunk } = options
   const waiting = context.tokens.length - context.length + ids.length
   if (waiting === 0) {
-    const last = context.tokens.at(-1)!
-    await context.truncate(context.tokens.length - 1)
-    return context.step(last, { signal })
+    await context.reopenLast()
+    return context.step(undefined, { signal })
   }
   if (waiting === 1 && context.length > 0) return context.step(ids[0], { signal })
   return context.prompt(ids, { signal, onProgress, chunk })
@@ -149,14 +154,25 @@ function stopsOf(stop: GenerateOptions['stop'] = []): readonly string[] {
   })
 }
 
-function maxTokensOf(count: number | undefined): number | undefined {
-  if (count === undefined || (Number.isInteger(count) && count >= 1)) return count
-  throw new ParisError('bad_config', {
-    where: 'generate(maxTokens)',
-    got: describe(count),
-    want: 'a whole number of at least 1',
-    fix: 'Leave it out for 256.',
-  })
+/** @throws ParisError `bad_config` for a context of another model, and for options that only a new one takes */
+function checkContext(model: Model, options: GenerateOptions): void {
+  const { context } = options
+  if (context === undefined) return
+  if (!model.owns(context))
+    throw new ParisError('bad_config', {
+      where: 'generate(context)',
+      got: context instanceof Object ? 'what is no context of this model' : describe(context),
+      want: 'a context that this model created',
+      fix: 'Open it with model.createContext of the same model.',
+    })
+  const beside = (['capacity', 'attention', 'policy', 'store'] as const).find((name) => options[name] !== undefined)
+  if (beside)
+    throw new ParisError('bad_config', {
+      where: `generate(${beside})`,
+      got: `${beside} beside a context`,
+      want: 'one or the other',
+      fix: 'Give it to model.createContext, or to context.fork.',
+    })
 }
 
 function tooLong(length: number, capacity: number): ParisError {

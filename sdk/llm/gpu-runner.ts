@@ -1,11 +1,12 @@
 import type { GpuRecorder } from '../backend.ts'
 import { isDense } from '../cache/zones.ts'
+import { CallQueue } from '../calls.ts'
 import type { Engine } from '../engine.ts'
 import type { Session } from '../session/session.ts'
 import { type Decoder, embed, finish, head, type Pass, placeTables, project } from './decoder.ts'
 import { HostRunner } from './host-runner.ts'
 import { Logits } from './logits.ts'
-import { idBytes, type Runner, rowsOf } from './runner.ts'
+import { idBytes, type Runner, rowsOf, takeBack } from './runner.ts'
 import { type Workspace, Workspaces } from './workspace.ts'
 
 /** Layers a command buffer: the device begins with the first while the others are handed over. */
@@ -26,8 +27,8 @@ interface Recorded {
 }
 
 /**
- * Decodes on a GPU: one encoder and one submit a pass, the cache recorded between the model's kernels, nothing but logits
- * read back. A step does not depend on its tokens' ids until they are written, so the next one is recorded while the
+ * Decodes on a GPU: one encoder and one submit for six layers, the cache recorded between the model's kernels, nothing but
+ * logits read back. A step does not depend on its tokens' ids until they are written, so the next one is recorded while the
  * device runs the present one.
  */
 export class GpuRunner implements Runner {
@@ -115,11 +116,7 @@ export class GpuRunner implements Runner {
     this.ahead = undefined
     if (!ahead) return
     this.drop(ahead.recorded)
-    await Promise.all(
-      ahead.sessions.map(async (session, t) => {
-        if (!session.disposed) await session.truncate(ahead.positions[t])
-      }),
-    )
+    await Promise.all(ahead.sessions.map((session, t) => takeBack(session, ahead.positions[t])))
   }
 
   async dispose(): Promise<void> {
@@ -151,7 +148,10 @@ export class GpuRunner implements Runner {
     })
   }
 
-  /** Records a pass, with the cache's part of each layer in its place; takes lengths back where that fails. */
+  /**
+   * Records a pass, with the cache's part of each layer in its place, once calls of the sessions themselves have ended;
+   * takes lengths back where that fails.
+   */
   private async record(
     sessions: readonly Session[],
     work: Workspace,
@@ -162,6 +162,9 @@ export class GpuRunner implements Runner {
     const { decoder, recorder } = this
     const T = pass.positions.length
     const { layers } = decoder.config
+    const queues = sessions.map(({ state }) => state.queue)
+    // A snapshot that is captured, say: nothing can be recorded meanwhile.
+    while (queues.some(({ busy }) => busy)) await CallQueue.runAll(queues, async () => {})
     const commands: GPUCommandBuffer[] = []
     const releases: ((submitted?: boolean) => void)[] = []
     const release = (submitted?: boolean) => {
@@ -195,7 +198,7 @@ export class GpuRunner implements Runner {
       release()
       if (staging) this.logits.give(staging)
       const firsts = pass.kind === 'prompt' ? [pass.positions[0]] : pass.positions
-      for (const [t, session] of sessions.entries()) if (session.length() > firsts[t]) await session.truncate(firsts[t])
+      for (const [t, session] of sessions.entries()) await takeBack(session, firsts[t])
       throw error
     }
     return { commands, work, staging, release }

@@ -4,13 +4,14 @@ import type { Dtype } from '../dtype.ts'
 import type { Engine } from '../engine.ts'
 import { describe, ParisError, throwIfAborted } from '../errors.ts'
 import type { RestoreOptions } from '../session/restore.ts'
+import { checkIds } from './checks.ts'
 import { type ModelConfig, parseModelConfig } from './config.ts'
-import { type Attention, Context, type ContextSnapshot, checkIds, stepAll } from './context.ts'
+import { type Attention, Context, type ContextSnapshot, stepAll } from './context.ts'
 import type { Decoder } from './decoder.ts'
 import { GpuRunner } from './gpu-runner.ts'
 import { HostRunner } from './host-runner.ts'
 import type { Runner } from './runner.ts'
-import { type ModelSource, readJson, readJsonIfThere } from './source.ts'
+import { badModel, type ModelSource, readJson, readJsonIfThere } from './source.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { loadWeights, type Weights } from './weights.ts'
 import { MAX_BATCH } from './workspace.ts'
@@ -68,7 +69,13 @@ export class Model {
    */
   async createContext(options: ContextOptions, { signal }: Pick<CallOptions, 'signal'> = {}): Promise<Context> {
     this.checkOpen('model.createContext')
-    return this.adopt(await this.engine.createSession(this.sessionOptions(options), { signal }), [])
+    const session = await this.engine.createSession(this.sessionOptions(options), { signal })
+    return this.adopt(session, [], 'model.createContext')
+  }
+
+  /** @internal Whether a context, open or not, is of this model. */
+  owns(context: unknown): boolean {
+    return context instanceof Context && context.host.queue === this.queue
   }
 
   /** Bytes that a context would hold. @throws ParisError `bad_config` */
@@ -89,7 +96,7 @@ export class Model {
     const session = await this.engine.restore(cache, { ...options, expect })
     const lengths = session.stats().layers.map(({ length }) => length)
     if (lengths.every((length) => length === lengths[0]) && lengths[0] <= tokens.length)
-      return this.adopt(session, tokens)
+      return this.adopt(session, tokens, where)
     await session.dispose()
     throw new ParisError('snapshot_mismatch', {
       where,
@@ -121,7 +128,10 @@ export class Model {
     })
   }
 
-  /** Frees contexts, activations and weights once the calls made before have ended. May be called again. */
+  /**
+   * Frees contexts, activations and weights once the calls made before have ended; those that would open a context are
+   * refused with `disposed`. May be called again.
+   */
   async dispose(): Promise<void> {
     this.closing ??= this.close()
     return this.closing
@@ -139,20 +149,25 @@ export class Model {
     })
   }
 
-  private adopt(session: Context['session'], tokens: readonly number[]): Context {
+  /** @throws ParisError `disposed` where the model has been meanwhile; then the session is, too */
+  private async adopt(session: Context['session'], tokens: readonly number[], where: string): Promise<Context> {
     const { queue, runner, contexts } = this
-    return new Context(
+    if (this.closing) await session.dispose()
+    this.checkOpen(where)
+    const context = new Context(
       {
         queue,
         runner,
         vocabulary: this.config.vocabulary,
         policyOf: (options, capacity) => this.policyOf(options, capacity),
-        opened: (context) => contexts.add(context),
+        adopt: (forked, all) => this.adopt(forked, all, 'context.fork'),
         closed: (context) => contexts.delete(context),
       },
       session,
       tokens,
     )
+    contexts.add(context)
+    return context
   }
 
   private sessionOptions(options: ContextOptions): SessionOptions {
@@ -198,13 +213,23 @@ export async function loadModel({ engine, source, ...call }: LoadOptions): Promi
   const files = await source.list()
   const generation = await readJsonIfThere(source, 'generation_config.json', files)
   const config = parseModelConfig(await readJson(source, 'config.json'), generation)
+  const defaults = defaultsOf(generation)
   const tokenizer = await loadTokenizer(source)
   const weights = await loadWeights(engine.backend, source, config, call)
-  return new Model(engine, config, tokenizer, defaultsOf(generation), weights)
+  return new Model(engine, config, tokenizer, defaults, weights)
 }
 
 function defaultsOf(generation: Readonly<Record<string, unknown>> = {}): GenerationDefaults {
   if (generation.do_sample !== true) return {}
-  const number = (name: string) => (typeof generation[name] === 'number' ? (generation[name] as number) : undefined)
-  return { temperature: number('temperature') ?? 1, topK: number('top_k') ?? 50, topP: number('top_p') }
+  const number = (name: string, otherwise: number | undefined, fits: (x: number) => boolean, want: string) => {
+    const value = generation[name] ?? otherwise
+    if (value === undefined || (typeof value === 'number' && fits(value))) return value
+    const fix = 'Mend the field, or take the file from its source again.'
+    throw badModel('generation_config.json', `${name} ${describe(value)}`, want, fix)
+  }
+  return {
+    temperature: number('temperature', 1, (x) => x >= 0 && x <= 100, 'a number from 0 to 100'),
+    topK: number('top_k', 50, (x) => Number.isSafeInteger(x) && x >= 0, 'a whole number; 0 draws among all'),
+    topP: number('top_p', undefined, (x) => x > 0 && x <= 1, 'a number above 0, at most 1'),
+  }
 }

@@ -1,3 +1,4 @@
+import { ParisError } from '../errors.ts'
 import type { Session } from '../session/session.ts'
 
 /** Runs tokens through a decoder; one call at a time. */
@@ -27,6 +28,18 @@ export interface Runner {
   /** Drops what was prepared: sessions are as their last step left them. */
   settle(): Promise<void>
   dispose(): Promise<void>
+}
+
+/**
+ * Takes a session back to a length. One that cannot be is disposed of, as nobody knows any more what it holds, unless its
+ * device is lost: that refuses every further call by itself. Never throws.
+ */
+export async function takeBack(session: Session, length: number): Promise<void> {
+  const longest = Math.max(...session.stats().layers.map((layer) => layer.length))
+  if (session.disposed || longest <= length) return
+  await session.truncate(length).catch(async (error) => {
+    if (!(error instanceof ParisError && error.code === 'device_lost')) await session.dispose().catch(() => {})
+  })
 }
 
 /** u32 bytes of token ids. */

@@ -1,6 +1,6 @@
 import type { Dtype } from '../dtype.ts'
 import type { ModelConfig } from './config.ts'
-import type { StoredTensor } from './folder.ts'
+import type { StoredTensors } from './folder.ts'
 import { badModel } from './source.ts'
 
 /** One weight of a decoder: its name in the folder and its shape. */
@@ -83,11 +83,11 @@ const DTYPES: Partial<Record<string, Dtype>> = { F32: 'f32', F16: 'f16', BF16: '
  * The stored tensor of a weight and its dtype.
  * @throws ParisError `bad_model` where it is absent, of another shape than config.json says, or no float
  */
-export function findWeight(tensors: ReadonlyMap<string, StoredTensor>, { name, shape }: WeightSpec) {
+export function findWeight({ listing, tensors }: StoredTensors, { name, shape }: WeightSpec) {
   const tensor = tensors.get(name)
   if (!tensor) {
     const fix = 'Take the folder from its source again; every shard belongs to it.'
-    throw badModel(name, 'no such tensor in the folder', `one of shape [${shape}]`, fix)
+    throw badModel(listing, `no tensor ${name}`, `one of shape [${shape}]`, fix)
   }
   const { file } = tensor
   if (tensor.shape.join() !== shape.join())

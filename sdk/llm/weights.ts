@@ -3,7 +3,7 @@ import { type CallOptions, Pace } from '../calls.ts'
 import { type Dtype, dtypeBytes, toF32 } from '../dtype.ts'
 import type { ModelConfig } from './config.ts'
 import { readTensors, type StoredTensor } from './folder.ts'
-import type { ModelSource } from './source.ts'
+import { badModel, type ModelSource } from './source.ts'
 import { findWeight, type LayerPart, layerPlan, outerPlan, type WeightSpec } from './weight-plan.ts'
 
 /** A weight on the backend: a matrix as stored, or a vector widened to f32. */
@@ -41,12 +41,12 @@ export async function loadWeights(
   config: ModelConfig,
   options: CallOptions = {},
 ): Promise<Weights> {
-  const tensors = await readTensors(source)
+  const stored = await readTensors(source)
   const outer = outerPlan(config)
   const plans = Array.from({ length: config.layers }, (_, l) => layerPlan(config, l))
   const { embedding, norm, head } = outer
   const specs = [embedding, norm, ...(head ? [head] : []), ...plans.flatMap((plan) => plan.map(([, spec]) => spec))]
-  const found = specs.map((spec) => ({ spec, ...findWeight(tensors, spec) }))
+  const found = specs.map((spec) => ({ spec, ...findWeight(stored, spec) }))
   const requests = found.map(({ spec, dtype }) => {
     return {
       label: spec.name,
@@ -60,7 +60,7 @@ export async function loadWeights(
   try {
     let done = 0
     for (const [i, { spec, tensor, dtype }] of found.entries())
-      await upload(backend, source, tensor, isVector(spec) ? dtype : undefined, buffers[i], async (bytes) => {
+      await upload(backend, source, tensor, dtype, isVector(spec), buffers[i], async (bytes) => {
         done += bytes
         await pace.step(done)
       })
@@ -88,12 +88,16 @@ export async function loadWeights(
 const elements = ({ shape }: WeightSpec) => shape.reduce((product, size) => product * size, 1)
 const isVector = ({ shape }: WeightSpec) => shape.length === 1
 
-/** @param widen the dtype of a vector, which becomes f32 */
+/**
+ * @param widen to f32, as vectors are
+ * @throws ParisError `bad_model` at a value that is not finite
+ */
 async function upload(
   backend: Backend,
   source: ModelSource,
-  { file, at, start, end }: StoredTensor,
-  widen: Dtype | undefined,
+  { file, name, at, start, end }: StoredTensor,
+  dtype: Dtype,
+  widen: boolean,
   buf: Buf,
   step: (bytes: number) => Promise<void>,
 ): Promise<void> {
@@ -101,10 +105,28 @@ async function upload(
   for (let from = 0; from < size; from += PIECE) {
     const to = Math.min(size, from + PIECE)
     const bytes = await source.read(file, at + from, at + to)
-    const scale = widen ? 4 / dtypeBytes(widen) : 1
-    backend.write(buf, from * scale, widen ? widened(bytes, widen) : bytes)
+    const bad = notFinite(bytes, dtype)
+    if (bad >= 0) {
+      const got = `${name} with a value that is not finite, element ${from / dtypeBytes(dtype) + bad}`
+      throw badModel(file, got, 'finite weights', 'Take the file from its source again.')
+    }
+    const scale = widen ? 4 / dtypeBytes(dtype) : 1
+    backend.write(buf, from * scale, widen ? widened(bytes, dtype) : bytes)
     await step(to - from)
   }
+}
+
+/** Exponent bits: all of them set in Inf and NaN alone. */
+const EXPONENT = { f32: 0x7f800000, f16: 0x7c00, bf16: 0x7f80 } as const
+
+/** The first element that is Inf or NaN, -1 where all are finite. */
+function notFinite(bytes: Uint8Array, dtype: Dtype): number {
+  const mask = EXPONENT[dtype]
+  const { buffer, byteOffset, byteLength } = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice()
+  const count = byteLength / dtypeBytes(dtype)
+  const bits = dtype === 'f32' ? new Uint32Array(buffer, byteOffset, count) : new Uint16Array(buffer, byteOffset, count)
+  for (let i = 0; i < bits.length; i++) if ((bits[i] & mask) === mask) return i
+  return -1
 }
 
 function widened(bytes: Uint8Array, dtype: Dtype): Uint8Array {

@@ -114,4 +114,36 @@ describe('faults of a webgpu device', () => {
     await refused(session.attend(0, { queries }), 'device_lost')
     for (const buffer of [input, output]) buffer.destroy()
   })
+
+  it('frees what a recording has taken when its body throws', async () => {
+    const device = await openDevice()
+    const backend = await createWebgpuBackend(device)
+    const [buf] = await backend.alloc([{ label: 'x', bytes: 1 << 16 }])
+    let alive = 0
+    const create = device.createBuffer.bind(device)
+    device.createBuffer = (descriptor) => {
+      const buffer = create(descriptor)
+      const destroy = buffer.destroy.bind(buffer)
+      alive++
+      buffer.destroy = () => {
+        alive--
+        buffer.destroy = destroy
+        destroy()
+      }
+      return buffer
+    }
+    const record = (fail: boolean) =>
+      backend.recordInto(device.createCommandEncoder(), () => {
+        backend.write(buf, 0, new Uint8Array(1 << 16))
+        backend.write(buf, 0, new Uint8Array(16))
+        expect(alive).toBe(2)
+        if (fail) throw new Error('stop')
+      })
+    expect(() => record(true)).toThrow('stop')
+    expect(alive).toBe(0)
+    record(false)()
+    expect(alive).toBe(0)
+    backend.dispose()
+    device.destroy()
+  })
 })

@@ -76,6 +76,24 @@ describe('pariskv generate', () => {
     expect((await refused(run(...argv), code)).where).toContain(told)
   })
 
+  it.each([
+    ['EPIPE', 'ends it quietly'],
+    ['EIO', 'is thrown'],
+  ])('%s on stdout %s', async (code) => {
+    let writes = 0
+    vi.spyOn(process.stdout, 'write').mockImplementation(() => {
+      if (++writes === 2) process.stdout.emit('error', Object.assign(new Error(`write ${code}`), { code }))
+      return true
+    })
+    const listeners = process.stdout.listenerCount('error')
+    const running = run('--prompt', 'the amber acorn', '--max-tokens', '40', '--ignore-eos')
+    if (code === 'EPIPE') expect(await running).toBe(141)
+    else await expect(running).rejects.toThrow('write EIO')
+    expect(writes).toBe(2)
+    expect(err).not.toContain('stopped')
+    expect(process.stdout.listenerCount('error')).toBe(listeners)
+  })
+
   it('options that it does not know are refused by name', async () => {
     await expect(run('--promt', 'a')).rejects.toThrow('--promt')
   })

@@ -45,6 +45,7 @@ describe('config.json', () => {
 
   it.each([
     ['an unknown architecture', { architectures: ['MambaForCausalLM'] }, 'MambaForCausalLM'],
+    ['more layers than can be', { num_hidden_layers: 1e9 }, 'num_hidden_layers 1000000000'],
     ['a missing size', { hidden_size: undefined }, 'hidden_size'],
     ['heads that do not divide', { num_key_value_heads: 3 }, '4 query heads on 3 KV heads'],
     ['an odd head', { head_dim: 12 }, 'head_dim 12'],

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -67,12 +68,7 @@ describe('a folder in shards', () => {
     ['an index without a map', (f) => editJson(f, INDEX, { weight_map: [] }), INDEX, 'weight_map'],
     ['an index that is no JSON', (f) => f.set(INDEX, part(f, 0, 50)), INDEX, 'not JSON'],
     ['an index that leads outside', (f) => editJson(f, INDEX, { weight_map: { a: '../a' } }), INDEX, '../a'],
-    [
-      'a tensor that is nowhere',
-      (f) => editJson(f, 'config.json', { num_hidden_layers: 3 }),
-      'model.layers.2',
-      'no such',
-    ],
+    ['a tensor that is nowhere', (f) => editJson(f, 'config.json', { num_hidden_layers: 3 }), INDEX, 'model.layers.2.'],
     ['a shape against config.json', (f) => editJson(f, 'config.json', { intermediate_size: 120 }), 'model-0000', '112'],
     ['no config.json', (f) => f.delete('config.json'), 'config.json', 'no such file'],
     ['no weights at all', (f) => f.delete(INDEX), 'model.safetensors', 'no such file'],
@@ -153,6 +149,13 @@ describe('a folder on disk', () => {
     const source = await openModelFolder(folder)
     await refused(source.read(name), 'bad_model')
     await refused(source.size(name), 'bad_model')
+  })
+
+  it('refuses a pipe at once', async () => {
+    execFileSync('mkfifo', [join(folder, 'model.safetensors')])
+    const source = await openModelFolder(folder)
+    const error = await refused(source.size('model.safetensors'), 'bad_model')
+    expect(error.got).toBe('no plain file')
   })
 
   it('refuses what is no folder', async () => {

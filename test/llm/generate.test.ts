@@ -72,7 +72,7 @@ onEveryBackend('generate', (backend, name) => {
     await using context = await open()
     const begun: number[] = []
     let kept: { tokens: readonly number[]; cache: Uint8Array } | undefined
-    for await (const { id } of generate(model, { ...longRun, temperature: 0, context })) {
+    for await (const { id } of generate(model, { ...longRun, temperature: 0, policy: undefined, context })) {
       begun.push(id)
       if (begun.length !== 5) continue
       const { tokens, cache } = await context.snapshot()
