@@ -5,8 +5,8 @@
 import { fileURLToPath } from 'node:url'
 import { createEngine, summaryBytes } from 'pariskv'
 import { type Context, generate, loadModel, type Model, openModelFolder } from 'pariskv/llm'
+import { progressBar } from '../adapters/progress.ts'
 import { makeHaystack, type Needle } from './support/haystack.ts'
-import { progressBar } from './support/progress.ts'
 
 const TOKENS = 3072
 const NEEDLES = 24

@@ -4,13 +4,13 @@ import { type OpenedSession, RemoteSession } from './client-session.ts'
 import { type ClientOptions, Transport } from './client-transport.ts'
 import { SAFETENSORS } from './tensors.ts'
 
+export { mergePartials } from '../attend/merge-partials.ts'
 export { ParisError } from '../errors.ts'
 export type { TensorInput } from '../input.ts'
 export type { OpenedSession } from './client-session.ts'
 export { RemoteSession } from './client-session.ts'
 export { SessionSocket } from './client-socket.ts'
 export type { ClientOptions } from './client-transport.ts'
-export { mergePartials } from './merge.ts'
 
 /** A server of `pariskv/hono`, with the calls of an engine. */
 export class ParisClient {

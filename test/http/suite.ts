@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { mergePartials } from '../../sdk/http/merge.ts'
+import { mergePartials } from '../../sdk/attend/merge-partials.ts'
 import { buildFrame, SAFETENSORS } from '../../sdk/http/tensors.ts'
 import { exactAttention, upTo } from '../support/exact.ts'
 import { expectNear, expectSame } from '../support/repeat.ts'

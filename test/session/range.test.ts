@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
+import { mergePartials } from '../../sdk/attend/merge-partials.ts'
 import { Engine } from '../../sdk/engine.ts'
-import { mergePartials } from '../../sdk/http/merge.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import { exactAttention, upTo } from '../support/exact.ts'
 import { expectNear, expectSame } from '../support/repeat.ts'

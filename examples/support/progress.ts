@@ -1,1 +1,0 @@
-export { progressBar } from '../../adapters/progress.ts'

@@ -1,1 +1,0 @@
-export { mergePartials } from '../attend/merge-partials.ts'
