@@ -49,6 +49,21 @@ export interface AllocRequest {
   readonly together?: string
 }
 
+/** A range of a buffer. Offset and bytes are multiples of 4. */
+export interface ReadPart {
+  readonly buf: Buf
+  readonly offset: number
+  readonly bytes: number
+}
+
+/** Ranges that a recording copies aside. */
+export interface LaterRead {
+  /** Copies of them, in their order, once the commands have run; to be called once, after the submit. */
+  read(): Promise<Uint8Array[]>
+  /** Instead of `read`, where the commands are not submitted. */
+  drop(): void
+}
+
 /** What only a GPU can offer. */
 export interface GpuRecorder {
   readonly device: GPUDevice
@@ -61,6 +76,10 @@ export interface GpuRecorder {
    * submitted for sure, their memory serves the next recordings.
    */
   recordInto(encoder: GPUCommandEncoder, body: () => void): (submitted?: boolean) => void
+  /** Inside `body` of a recording: copies ranges, as they are by then, to be read after the submit. */
+  readLater(parts: readonly ReadPart[]): LaterRead
+  /** Submits what verbs have recorded outside `recordInto` so far. */
+  flush(): void
   /** A caller's GPUBuffer, or a range of it from a multiple of 16, as a Buf. It stays the caller's. */
   wrap(buffer: GPUBuffer, offset?: number, bytes?: number): Buf
   /** Where a Buf of this backend lies, for `wrap`, commands of one's own, and sessions that record. */
@@ -70,7 +89,7 @@ export interface GpuRecorder {
 /**
  * What a machine must offer to run this package: memory and seventeen kernels, twelve for the cache and five
  * for a model on top. Calls take effect in call order;
- * only `alloc` and `read` wait. Offsets and sizes of `write`, `copy` and `read` are multiples of 4 bytes.
+ * only `alloc`, `read` and `readAll` wait. Offsets and sizes of `write`, `copy` and `read` are multiples of 4 bytes.
  */
 export interface Backend extends Kernels {
   readonly name: 'reference' | 'wasm' | 'webgpu'
@@ -86,6 +105,8 @@ export interface Backend extends Kernels {
   clear(buf: Buf): void
   /** A copy of the bytes once everything called before has happened. */
   read(buf: Buf, offset: number, bytes: number): Promise<Uint8Array>
+  /** The same of several ranges in one round trip, in their order. */
+  readAll(parts: readonly ReadPart[]): Promise<Uint8Array[]>
   /** Into how many parts attention over `positions` positions is best cut; never falls as `positions` grows. */
   parts(positions: number, heads: number): number
   /** Where a device can fail: throws `device_lost` as soon as it is known to have. */

@@ -74,6 +74,9 @@ export function createReferenceBackend(): Backend {
     async read(buf, offset, bytes) {
       return (buf as Bytes).u8.slice(offset, offset + bytes)
     },
+    async readAll(parts) {
+      return parts.map(({ buf, offset, bytes }) => (buf as Bytes).u8.slice(offset, offset + bytes))
+    },
     parts: () => 1,
     allocated: () => [...live].reduce((sum, buffer) => sum + buffer.bytes, 0),
     dispose: () => live.clear(),

@@ -1,4 +1,4 @@
-import type { Backend, Buf, Kernels } from '../backend.ts'
+import type { Backend, Buf, Kernels, ReadPart } from '../backend.ts'
 import type { Rows } from '../codec/codec.ts'
 import { BackendUnavailable } from '../errors.ts'
 import { type Arena, address, LinearMemory, outOfMemory } from './wasm-memory.ts'
@@ -41,6 +41,10 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
   const maxBytes = Math.min(options.maxBytes ?? DEFAULT_MAX_BYTES, 2 ** 32 - PAGE)
   const { memory, exports } = instantiate(module, maxBytes)
   const linear = new LinearMemory(memory, exports, maxBytes)
+  const readNow = ({ buf, offset, bytes }: ReadPart) => {
+    const from = linear.range(buf, offset, bytes)
+    return linear.u8.slice(from, from + bytes)
+  }
   return {
     ...kernelsOf(exports),
     ...modelKernels(exports, linear),
@@ -60,8 +64,10 @@ export function createWasmBackend(module: WebAssembly.Module, options: WasmOptio
       linear.u8.fill(0, address(buf), address(buf) + buf.bytes)
     },
     async read(buf, offset, bytes) {
-      const from = linear.range(buf, offset, bytes)
-      return linear.u8.slice(from, from + bytes)
+      return readNow({ buf, offset, bytes })
+    },
+    async readAll(parts) {
+      return parts.map(readNow)
     },
     stream: (buf) => void exports.stream(address(buf), buf.bytes),
     parts: () => 1,

@@ -51,6 +51,8 @@ export class GpuMemory {
   /** Bytes asked for, and bytes of the GPUBuffers that hold them and the kernels' working memory. */
   private used = 0
   private held = 0
+  /** Bytes of the mapped buffers of large writes, which `alloc` takes precedence over. */
+  private lent = 0
   private readonly device: GPUDevice
   private readonly limit: number
 
@@ -63,7 +65,7 @@ export class GpuMemory {
     for (const { label, bytes } of requests)
       if (bytes > this.device.limits.maxBufferSize)
         throw outOfMemory(`webgpu.alloc(${label})`, bytes, `at most ${this.device.limits.maxBufferSize} in one buffer`)
-    const total = requests.reduce((sum, { bytes }) => sum + Math.ceil(bytes / 4) * 4, 0)
+    const total = totalOf(requests)
     if (this.held + total > this.limit)
       throw outOfMemory('webgpu.alloc', total, `at most ${this.limit - this.held} more`)
     const created: GpuBuf[] = []
@@ -118,7 +120,22 @@ export class GpuMemory {
   /** Bytes that may be held beside what is asked for, once `coming` more are. */
   spare(coming = 0): number {
     const most = Math.max(SPARE_BYTES, SPARE * (this.held + coming)) - (this.held - this.used)
-    return Math.max(0, Math.min(most, this.limit - this.held - coming))
+    return Math.max(0, Math.min(most, this.limit - this.held - this.lent - coming))
+  }
+
+  /** Whether mapped memory of so many bytes more lies within the limit. */
+  admits(bytes: number): boolean {
+    return this.held + this.lent + bytes <= this.limit
+  }
+
+  /** Whether mapped memory stands in the way of what may be allocated. */
+  crowded(requests: readonly AllocRequest[]): boolean {
+    return this.lent > 0 && !this.admits(totalOf(requests))
+  }
+
+  /** Counts mapped memory: within the limit, but not as allocated. */
+  lend(bytes: number): void {
+    this.lent += bytes
   }
 
   /** Counts working memory of the kernels, which nobody asked for. */
@@ -166,7 +183,10 @@ export class GpuMemory {
     return destroyed
   }
 
-  /** Bytes of all GPUBuffers but the few KiB through which jobs and results travel. */
+  /**
+   * Bytes of all GPUBuffers but those through which data travels: a few KiB for jobs and results, and at most 64 MiB of
+   * mapped memory for large writes, which a GPU of its own has in the host's; it goes when all else has been freed.
+   */
   allocated(): number {
     return this.held
   }
@@ -175,6 +195,9 @@ export class GpuMemory {
     this.release([...this.live])
   }
 }
+
+const totalOf = (requests: readonly AllocRequest[]) =>
+  requests.reduce((sum, { bytes }) => sum + Math.ceil(bytes / 4) * 4, 0)
 
 function outOfMemory(where: string, bytes: number, want: string, cause?: unknown): ParisError {
   return new ParisError('out_of_memory', {

@@ -1,4 +1,6 @@
+import type { LaterRead, ReadPart } from '../backend.ts'
 import type { DeviceState } from './webgpu-device.ts'
+import type { GpuBuf } from './webgpu-memory.ts'
 
 const POOLED = 1 << 20
 
@@ -29,14 +31,45 @@ export class Readback {
       const copy = bytes > 0 ? new Uint8Array(buffer.getMappedRange(0, bytes)).slice() : new Uint8Array(0)
       if (copy.length !== bytes) throw new Error('A mapped range was detached.')
       if (bytes > 0) buffer.unmap()
-      if (buffer.size > POOLED) this.drop(buffer)
-      else this.idle.set(buffer.size, [...(this.idle.get(buffer.size) ?? []), buffer])
+      this.give(buffer)
       return copy
     } catch (cause) {
       this.drop(buffer)
       await state.settle()
       throw cause
     }
+  }
+
+  /** Ranges behind one another in one buffer. @param copy records the copy of one */
+  later(
+    parts: readonly ReadPart[],
+    state: DeviceState,
+    copy: (from: GpuBuf, offset: number, to: GPUBuffer, at: number, bytes: number) => void,
+  ): LaterRead {
+    const total = parts.reduce((sum, { bytes }) => sum + bytes, 0)
+    const staging = this.take(total)
+    let at = 0
+    for (const { buf, offset, bytes } of parts) {
+      copy(buf as GpuBuf, offset, staging, at, bytes)
+      at += bytes
+    }
+    return {
+      read: async () => {
+        const all = await this.map(staging, total, state)
+        let from = 0
+        return parts.map(({ bytes }) => {
+          from += bytes
+          return all.subarray(from - bytes, from)
+        })
+      },
+      drop: () => this.give(staging),
+    }
+  }
+
+  /** Takes a buffer that is not mapped back. */
+  private give(buffer: GPUBuffer): void {
+    if (buffer.size > POOLED) this.drop(buffer)
+    else this.idle.set(buffer.size, [...(this.idle.get(buffer.size) ?? []), buffer])
   }
 
   private drop(buffer: GPUBuffer): void {

@@ -4,11 +4,14 @@ import type { DeviceState } from './webgpu-device.ts'
 import type { GpuBuf } from './webgpu-memory.ts'
 import type { Compiled, Pipelines } from './webgpu-pipelines.ts'
 import type { Reach } from './webgpu-segments.ts'
+import { PIECE, type Uploads } from './webgpu-uploads.ts'
 import { join, type Piece, split, type Task, type Window } from './webgpu-windows.ts'
 
 const ARENA = 1 << 18
-/** Uploads up to this size travel with the jobs; larger ones go to the queue by themselves. */
+/** Uploads up to this size travel with the jobs; larger ones go to the queue by themselves, or in mapped buffers. */
 const STAGED = 1 << 14
+/** Above this size the queue's own copy takes the calling thread longer than filling mapped memory: on an H200 4 times at 8 MB. */
+const MAPPED = 1 << 18
 /** Dispatches after which a long recording is submitted, so that the device works while the rest is recorded. */
 const AHEAD = 48
 
@@ -17,6 +20,7 @@ export class Recorder {
   private readonly device: GPUDevice
   private readonly pipelines: Pipelines
   private readonly state: DeviceState
+  private readonly uploads: Uploads
   readonly reach: Reach
   private encoder: GPUCommandEncoder | undefined
   private pass: GPUComputePassEncoder | undefined
@@ -27,14 +31,12 @@ export class Recorder {
   private disposed = false
   private caller: { arenas: Arena[]; buffers: GPUBuffer[] } | undefined
 
-  constructor(device: GPUDevice, pipelines: Pipelines, state: DeviceState, maxWindow: number, maxGroups: number) {
+  constructor(device: GPUDevice, pipelines: Pipelines, state: DeviceState, uploads: Uploads, reach: Reach) {
     this.device = device
     this.pipelines = pipelines
     this.state = state
-    this.reach = {
-      bytes: Math.min(maxWindow, device.limits.maxStorageBufferBindingSize),
-      groups: Math.min(maxGroups, device.limits.maxComputeWorkgroupsPerDimension),
-    }
+    this.uploads = uploads
+    this.reach = reach
     this.arena = new Arena(device, pipelines.uniforms, ARENA)
   }
 
@@ -147,26 +149,36 @@ export class Recorder {
     if (!this.pipelines.collecting) this.between().clearBuffer(buf.gpu, buf.offset, buf.bytes)
   }
 
-  write(buf: GpuBuf, offset: number, given: Uint8Array): void {
-    const { resizable, growable } = given.buffer as { resizable?: boolean; growable?: boolean }
-    // Browsers let no view on memory that can change its size into a queue.
-    const data = resizable || growable ? given.slice() : given
-    if (data.byteLength === 0 || this.pipelines.collecting) return
-    if (!this.encoder || (data.byteLength > STAGED && !this.caller)) {
-      this.flush()
-      this.device.queue.writeBuffer(buf.gpu, buf.offset + offset, data as Uint8Array<ArrayBuffer>)
+  write(buf: GpuBuf, offset: number, data: Uint8Array): void {
+    if (this.pipelines.collecting) return
+    const { buffer, byteOffset, byteLength } = data
+    for (let at = 0; at < byteLength; at += PIECE) {
+      const piece = new Uint8Array(buffer, byteOffset + at, Math.min(PIECE, byteLength - at))
+      this.put(buf.gpu, buf.offset + offset + at, piece)
+    }
+  }
+
+  /** At most `PIECE` bytes, by the fastest way for their size. */
+  private put(to: GPUBuffer, offset: number, data: Uint8Array): void {
+    const { byteLength } = data
+    if (byteLength <= STAGED && this.encoder) {
+      const at = this.reserve(byteLength)
+      new Uint8Array(this.arena.data, at, byteLength).set(data)
+      this.between().copyBufferToBuffer(this.arena.gpu, at, to, offset, byteLength)
       return
     }
-    if (data.byteLength <= STAGED) {
-      const at = this.reserve(data.byteLength)
-      new Uint8Array(this.arena.data, at, data.byteLength).set(data)
-      this.between().copyBufferToBuffer(this.arena.gpu, at, buf.gpu, buf.offset + offset, data.byteLength)
+    if (this.caller) {
+      const stage = this.device.createBuffer({ size: byteLength, usage: 0x04 | 0x08 })
+      this.caller.buffers.push(stage)
+      this.device.queue.writeBuffer(stage, 0, this.uploads.queueable(data))
+      this.between().copyBufferToBuffer(stage, 0, to, offset, byteLength)
       return
     }
-    const stage = this.device.createBuffer({ size: data.byteLength, usage: 0x04 | 0x08 })
-    this.device.queue.writeBuffer(stage, 0, data as Uint8Array<ArrayBuffer>)
-    this.between().copyBufferToBuffer(stage, 0, buf.gpu, buf.offset + offset, data.byteLength)
-    this.caller?.buffers.push(stage)
+    const mapped = byteLength > MAPPED ? this.uploads.stage(data) : undefined
+    if (mapped) this.between().copyBufferToBuffer(mapped, 0, to, offset, byteLength)
+    // A whole piece is worth a submit: the device copies it while the next one is filled.
+    if (!mapped || this.uploads.waiting >= PIECE) this.flush()
+    if (!mapped) this.device.queue.writeBuffer(to, offset, this.uploads.queueable(data))
   }
 
   /** Fills memory that nothing recorded so far uses: also where a caller never submits the recording under way. */
@@ -185,6 +197,7 @@ export class Recorder {
       this.upload(this.arena)
       this.device.queue.submit([encoder.finish()])
     })
+    this.uploads.submitted()
   }
 
   private upload(arena: Arena): void {

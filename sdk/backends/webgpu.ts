@@ -1,4 +1,4 @@
-import type { Backend, GpuRecorder } from '../backend.ts'
+import type { Backend, GpuRecorder, ReadPart } from '../backend.ts'
 import { attend, dense, merge, partsOf } from './webgpu-attend.ts'
 import { coarseCollision, coarseSigns, select, topk } from './webgpu-choose.ts'
 import { encode, query, rerank, rotate, store } from './webgpu-codes.ts'
@@ -10,9 +10,10 @@ import { Pipelines } from './webgpu-pipelines.ts'
 import { Readback } from './webgpu-readback.ts'
 import { Recorder } from './webgpu-recorder.ts'
 import { subgroupLanes } from './webgpu-subgroups.ts'
+import { Uploads } from './webgpu-uploads.ts'
 
 export interface WebgpuOptions {
-  /** Bytes that `alloc` gives at most; no limit of its own by default. */
+  /** Bytes that `alloc` gives at most, the mapped memory of large writes included; no limit of its own by default. */
   readonly memoryLimit?: number
   /** Widest binding and most workgroups a dimension to use; the device's own by default. Lower ones are for tests. */
   readonly maxBinding?: number
@@ -30,8 +31,6 @@ export interface WebgpuBackend extends Backend, GpuRecorder {
   readonly name: 'webgpu'
   warm(verbs: () => void): Promise<void>
   wrap(buffer: GPUBuffer, offset?: number, bytes?: number): GpuBuf
-  /** Submits what was recorded so far; `read` does so by itself. */
-  flush(): void
 }
 
 /** The backend on any GPUDevice; no runtime is named here. Works at WebGPU's default limits and uses larger ones. */
@@ -39,14 +38,12 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
   const fallback = device.adapterInfo?.isFallbackAdapter ?? false
   const state = new DeviceState(device)
   const pipelines = new Pipelines(device)
-  const recorder = new Recorder(
-    device,
-    pipelines,
-    state,
-    options.maxBinding ?? Number.POSITIVE_INFINITY,
-    options.maxWorkgroups ?? 65_535,
-  )
   const memory = new GpuMemory(device, options.memoryLimit ?? Number.POSITIVE_INFINITY)
+  const uploads = new Uploads(device, memory)
+  const recorder = new Recorder(device, pipelines, state, uploads, {
+    bytes: Math.min(options.maxBinding ?? Number.POSITIVE_INFINITY, device.limits.maxStorageBufferBindingSize),
+    groups: Math.min(options.maxWorkgroups ?? 65_535, device.limits.maxComputeWorkgroupsPerDimension),
+  })
   const lanes = options.subgroups === false ? 0 : await subgroupLanes(device, state)
   const gpu = new GpuContext(device, recorder, memory, options.slots ?? (fallback ? 16 : 1024), lanes)
   const readback = new Readback(device)
@@ -57,6 +54,17 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       kernel(gpu, jobs)
     }
   const own = (buf: unknown) => buf as GpuBuf
+  const readLater = (parts: readonly ReadPart[]) => {
+    state.check()
+    return readback.later(parts, state, (buf, offset, to, at, bytes) =>
+      recorder.copy(buf.gpu, buf.offset + offset, to, at, bytes),
+    )
+  }
+  const readAll = async (parts: readonly ReadPart[]) => {
+    const later = readLater(parts)
+    recorder.flush()
+    return later.read()
+  }
   const recording = {
     device,
     // Windows begin at a multiple of 256 and end at one of 16.
@@ -64,6 +72,11 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     recordInto(encoder: GPUCommandEncoder, body: () => void) {
       state.check()
       return recorder.recordInto(encoder, body)
+    },
+    readLater,
+    flush() {
+      state.check()
+      recorder.flush()
     },
     wrap: (buffer: GPUBuffer, offset?: number, bytes?: number) => memory.wrap(buffer, offset, bytes),
     range: (buf: unknown) => ({ buffer: own(buf).gpu, offset: own(buf).offset }),
@@ -94,6 +107,10 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
     async alloc(requests) {
       state.check()
       let buffers: GpuBuf[] = []
+      if (memory.crowded(requests)) {
+        recorder.flush()
+        uploads.trim()
+      }
       try {
         buffers = await memory.alloc(requests)
         state.check()
@@ -110,6 +127,7 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       for (const buffer of buffers) destroyed = gpu.forget(own(buffer)) || destroyed
       if (!memory.release(buffers.map(own)) && !destroyed) return
       recorder.forget()
+      if (memory.allocated() === 0) uploads.trim()
       // A destroyed buffer's memory goes back at the next submit.
       device.queue.submit([])
     },
@@ -129,12 +147,10 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       recorder.clear(own(buf))
     },
     async read(buf, offset, bytes) {
-      state.check()
-      const staging = readback.take(bytes)
-      recorder.copy(own(buf).gpu, own(buf).offset + offset, staging, 0, bytes)
-      recorder.flush()
-      return readback.map(staging, bytes, state)
+      const [copy] = await readAll([{ buf, offset, bytes }])
+      return copy
     },
+    readAll,
     parts: (positions, heads) => partsOf(gpu, positions, heads),
     allocated: () => memory.allocated(),
     limits: () => ({ total: options.memoryLimit ?? Number.POSITIVE_INFINITY, buffer: device.limits.maxBufferSize }),
@@ -149,13 +165,10 @@ export async function createWebgpuBackend(device: GPUDevice, options: WebgpuOpti
       }
       state.check()
     },
-    flush() {
-      state.check()
-      recorder.flush()
-    },
     dispose() {
       memory.dispose()
       recorder.dispose()
+      uploads.dispose()
       gpu.dispose()
       readback.dispose()
       state.leave()

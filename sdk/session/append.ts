@@ -167,7 +167,10 @@ async function densePart(state: SessionState, cache: Cache, layer: number, queri
   const count = queryHeads * tokens
   const attend = async (rows: Pick<DenseJob, 'keys' | 'values' | 'first' | 'length'>) => {
     backend.dense([{ queries: q, tokens, ...rows, heads, group, scale: config.scale, output, lse }])
-    const [o, l] = await Promise.all([backend.read(output, 0, count * headDim * 4), backend.read(lse, 0, count * 4)])
+    const [o, l] = await backend.readAll([
+      { buf: output, offset: 0, bytes: count * headDim * 4 },
+      { buf: lse, offset: 0, bytes: count * 4 },
+    ])
     return { output: f32View(o), lse: f32View(l) }
   }
   const first = length - tokens

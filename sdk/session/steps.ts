@@ -129,7 +129,7 @@ function attendItem(state: SessionState, cache: Cache, layer: number, queries: T
 }
 
 /** Counts a retrieval that has just run and, where its turn has come, compares it with the exact top K. */
-async function auditRetrieval({ audit, backend, config }: SessionState, item: RetrieveItem): Promise<void> {
+export async function auditRetrieval({ audit, backend, config }: SessionState, item: RetrieveItem): Promise<void> {
   if (!audit.due()) return
   const heads = config.shape.kvHeads
   const got = u32View(await backend.read(item.scratch.get('topIds'), 0, heads * item.k * 4))
@@ -177,9 +177,9 @@ async function readResult(
   queryHeads: number,
   headDim: number,
 ): Promise<AttendResult> {
-  const [output, lse] = await Promise.all([
-    backend.read(attended.output, 0, queryHeads * headDim * 4),
-    backend.read(attended.lse, 0, queryHeads * 4),
+  const [output, lse] = await backend.readAll([
+    { buf: attended.output, offset: 0, bytes: queryHeads * headDim * 4 },
+    { buf: attended.lse, offset: 0, bytes: queryHeads * 4 },
   ])
   return { output: f32View(output), lse: f32View(lse) }
 }
@@ -206,7 +206,7 @@ export async function retrieveTop(
   const item = { ...attendItem(state, cache, layer, queries), zone: retrieval, base: sink, k: found }
   const [top] = retrieve(backend, [item])
   const bytes = heads * found * 4
-  const [ids, values] = await Promise.all([backend.read(top.ids, 0, bytes), backend.read(top.values, 0, bytes)])
+  const [ids, values] = await backend.readAll([top.ids, top.values].map((buf) => ({ buf, offset: 0, bytes })))
   await auditRetrieval(state, item)
   state.calls.retrieve++
   return { indices: u32View(ids).map((id) => id + sink), scores: f32View(values), k: found }

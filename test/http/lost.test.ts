@@ -111,13 +111,13 @@ it('an engine that computes something else never becomes ready', async () => {
   const wrong = async () => {
     const engine = await openEngine()
     const { backend } = engine as unknown as {
-      backend: Engine['info'] & { read: (...args: never[]) => Promise<Uint8Array> }
+      backend: Engine['info'] & { readAll: (...args: never[]) => Promise<Uint8Array[]> }
     }
-    const read = backend.read.bind(backend)
-    backend.read = async (...args) => {
-      const bytes = await read(...args)
-      bytes[bytes.length - 2] ^= 0x40
-      return bytes
+    const readAll = backend.readAll.bind(backend)
+    backend.readAll = async (...args) => {
+      const all = await readAll(...args)
+      for (const bytes of all) bytes[bytes.length - 2] ^= 0x40
+      return all
     }
     return engine
   }

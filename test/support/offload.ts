@@ -97,6 +97,12 @@ export function delayed(backend: Backend, count: () => number): Backend {
       await turns(count())
       return got
     },
+    async readAll(parts) {
+      await turns(count())
+      const got = await backend.readAll(parts)
+      await turns(count())
+      return got
+    },
   }
 }
 
