@@ -1,4 +1,4 @@
-import type { Backend, Buf } from '../backend.ts'
+import type { Backend, Buf, ReadPart } from '../backend.ts'
 import { u32View } from '../bytes.ts'
 import { isDense, mostPositions, zonesOf } from '../cache/zones.ts'
 import type { SessionConfig } from '../config.ts'
@@ -41,7 +41,7 @@ export function attentionPlan(
 }
 
 /** A retrieval of a step, and where its keys are: `ids` [H, K] u32, position or place on the device = base + id. */
-interface Found {
+export interface Found {
   readonly item: RetrieveItem
   readonly ids: Buf
   readonly base: number
@@ -58,29 +58,46 @@ export function attendStep(backend: Backend, items: readonly AttendItem[]): Atte
 /** The same where rows may be on the host: waits for what was retrieved, and brings what is missing. */
 export async function attendFetched(backend: Backend, items: readonly AttendItem[]): Promise<Attended[]> {
   const found = retrieveStep(backend, items)
-  const read = await Promise.all(
-    found.map(({ item, ids }) =>
-      item.layer.offload ? backend.read(ids, 0, item.config.shape.kvHeads * item.k * 4) : undefined,
-    ),
-  )
-  const fetched: Found[] = []
-  for (const [i, one] of found.entries()) {
-    const { layer, k, scratch, base } = one.item
-    const ids = read[i]
-    const places = ids && (await layer.offload?.fetch(u32View(ids), k, base))
-    if (places) backend.write(scratch.get('places'), 0, new Uint8Array(places.buffer))
-    fetched.push(places ? { ...one, ids: scratch.get('places'), base: 0 } : one)
+  const away = found.filter(isAway)
+  if (away.length > 0) {
+    const read = await backend.readAll(away.map(idsOf))
+    for (const [i, one] of away.entries()) await bring(backend, one, u32View(read[i]))
   }
-  return attendTo(backend, items, fetched)
+  return attendTo(backend, items, found.map(placed))
 }
 
-function retrieveStep(backend: Backend, items: readonly AttendItem[]): Found[] {
+/** Whether what a step found lies on the host. */
+export function isAway({ item }: Found): boolean {
+  return item.layer.offload !== undefined
+}
+
+/** Where the indices of what was found are read. */
+export function idsOf({ item, ids }: Found): ReadPart {
+  return { buf: ids, offset: 0, bytes: item.config.shape.kvHeads * item.k * 4 }
+}
+
+/** Brings rows onto the device whose indices were read; `placed` says where they are from then on. */
+export async function bring(backend: Backend, { item }: Found, ids: Uint32Array): Promise<void> {
+  const places = await item.layer.offload?.fetch(ids, item.k, item.base)
+  if (!places) return
+  const bytes = new Uint8Array(places.buffer, places.byteOffset, places.byteLength)
+  backend.write(item.scratch.get('places'), 0, bytes)
+}
+
+/** What was found, by place on the device. */
+export function placed(found: Found): Found {
+  return isAway(found) ? { ...found, ids: found.item.scratch.get('places'), base: 0 } : found
+}
+
+/** The first half of a step: retrieves where the length asks for it. Only enqueues. */
+export function retrieveStep(backend: Backend, items: readonly AttendItem[]): Found[] {
   const sparse = items.flatMap((item) => sparseItem(item) ?? [])
   const found = sparse.length > 0 ? retrieve(backend, sparse) : []
   return sparse.map((item, i) => ({ item, ids: found[i].ids, base: item.base }))
 }
 
-function attendTo(backend: Backend, items: readonly AttendItem[], found: readonly Found[]): Attended[] {
+/** The second half: attends to what was found, and merges. Only enqueues. */
+export function attendTo(backend: Backend, items: readonly AttendItem[], found: readonly Found[]): Attended[] {
   const byScratch = new Map(found.map((one) => [one.item.scratch, one]))
   const jobs = items.map((item) => attendJob(backend, item, byScratch.get(item.scratch)))
   const attended = items.map(({ scratch, output, lse }) => ({

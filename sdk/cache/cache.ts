@@ -8,18 +8,10 @@ import type { EncodeJob } from '../kernels/encode.ts'
 import { type LayerCache, segmentsOf } from './layer.ts'
 import { LayerPages } from './layer-pages.ts'
 import { HostRoom, type Offload, OffloadedLayer } from './offload.ts'
-import { type OffloadPlan, offloadBytes, offloadPlan } from './offload-plan.ts'
+import { type OffloadPlan, offloadPlan } from './offload-plan.ts'
 import type { PageTier } from './pages.ts'
 import { resetSummary, type SummaryPart, summaryCapacity, summaryPlan } from './summary.ts'
 import { type Zones, zonesOf } from './zones.ts'
-
-/** Bytes that a configuration takes, before anything is allocated. `hot` and `pages` where rows are offloaded. */
-export function cacheBytes(config: SessionConfig, layout: Backend['layout'], store: Dtype, offloaded: boolean) {
-  const { layers, kvHeads, headDim } = config.shape
-  const summary = layers * summaryPlan(config, layout).reduce((sum, [, bytes]) => sum + bytes, 0)
-  if (offloaded) return { summary, ...offloadBytes(config, store) }
-  return { summary, rows: 2 * layers * kvHeads * config.capacity * headDim * dtypeBytes(store) }
-}
 
 /** How a cache is laid out. */
 export interface CacheOptions {
@@ -53,11 +45,12 @@ export class Cache {
     const { layers, kvHeads, headDim, paddedDim } = config.shape
     const plan = summaryPlan(config, backend.layout)
     const lay = tier && offloadPlan(config, store)
-    const cap = lay ? lay.sink + lay.window + lay.hot : config.capacity
+    const cap = lay ? lay.sink + lay.window : config.capacity
+    const hot = lay?.hot ?? 0
     const row = kvHeads * headDim * dtypeBytes(store)
     const requests = [{ label: 'signs', bytes: paddedDim }]
     for (let l = 0; l < layers; l++) {
-      requests.push({ label: `keys ${l}`, bytes: cap * row }, { label: `values ${l}`, bytes: cap * row })
+      for (const part of ['keys', 'values']) requests.push({ label: `${part} ${l}`, bytes: (cap + hot) * row })
       for (const [part, size] of plan) requests.push({ label: `${part} ${l}`, bytes: Math.max(4, size) })
     }
     if (lay) for (const part of ['keys', 'values']) requests.push({ label: `staged ${part}`, bytes: lay.staging * row })
@@ -77,7 +70,7 @@ export class Cache {
   private share(plan: OffloadPlan, tier: PageTier, [keys, values]: readonly Buf[]): Omit<Offload, 'lent'> {
     const { backend, config } = this
     const staging = { keys: this.rows(keys, plan.staging), values: this.rows(values, plan.staging) }
-    return { backend, config, plan, tier, staging, host: new HostRoom(), seen: { hits: 0, misses: 0 } }
+    return { backend, config, plan, tier, staging, host: new HostRoom(tier), seen: { hits: 0, misses: 0 } }
   }
 
   private rows(buf: Buf, cap: number): Rows {
@@ -137,12 +130,18 @@ export class Cache {
 
   /** Counts rows in that were written behind a layer's end. @returns as `append` */
   advance(index: number, tokens: number): EncodeJob | undefined {
+    const job = this.crossing(index, tokens)
+    this.layers[index].length += tokens
+    return job
+  }
+
+  /** The job that encodes what further tokens let cross into the retrieval zone, if anything does. */
+  crossing(index: number, tokens: number): EncodeJob | undefined {
     const layer = this.layers[index]
     const before = this.zones(index).retrieval
-    layer.length += tokens
-    const { sink, retrieval } = this.zones(index)
+    const { retrieval } = zonesOf(layer.length + tokens, this.config.policy)
     if (retrieval === before) return undefined
-    const from = sink + before
+    const from = this.config.policy.sink + before
     return this.encodeJob(layer, layer.keys, layer.offload?.rowOf(from) ?? from, retrieval - before, before)
   }
 

@@ -1,109 +1,109 @@
-/** What a step does with one head's cache of hot rows. */
+/** What a step does with a cache of hot rows; holds until the next `plan`. */
 export interface HotPlan {
-  /** By retrieved row: its slot once the missing ones have been written. */
+  /** By asked row: its slot once the missing ones have been written; −1 for those that need none. */
   readonly slots: Int32Array
-  /** Retrieved rows, by place in the list, to be written to consecutive slots from `cursor` on, modulo their number. */
-  readonly fetched: readonly number[]
+  /** Asked rows, by place in the list, to be written to consecutive slots from `cursor` on, modulo their number. */
+  readonly fetched: Int32Array
   readonly cursor: number
 }
 
-/** Entries of the table that are looked at: a quarter of them is in use at most. */
-const PROBES = 8
+/** Entries of a bucket, side by side in memory; a quarter of all is in use at most. */
+const BUCKET = 8
+/** Numbers of a bucket: of each entry the row, and how many had been written before it. */
+const WIDTH = 2 * BUCKET
+
+/** Found, but in the way of what is fetched. */
+const IN_THE_WAY = -2
 
 /**
- * Which rows of one head are in which slots of the device's cache of hot rows. Slots are filled in a circle, so that
- * what a step fetches lies side by side; a row of the step that stands in the way is fetched anew with the others, which
- * keeps rows in use: the one who asks often is never the oldest.
+ * Which rows are in which slots of the device's cache of hot rows. Slots are filled in a circle, so that what a step
+ * fetches lies side by side, and the n-th row ever written is there until the (n + size)-th comes; a row of the step that
+ * stands in the way is fetched anew with the others, which keeps rows in use: the one who asks often is never the oldest.
  */
 export class HotRows {
-  /** The row of each slot, −1 for none: what counts. */
-  private readonly held: Int32Array
-  /** By hash: a row and the slot that it was once written to. An entry is right where the slot still holds the row. */
-  private readonly ids: Int32Array
-  private readonly slotOf: Int32Array
-  private cursor = 0
+  /** By hash of the row, bucket by bucket; an entry that was written too long ago counts for nothing. */
+  private readonly table: Float64Array
+  private readonly mask: number
+  /** Rows written so far, and more by `size` at each `clear`. */
+  private written: number
+  /** Working memory of `plan`. */
+  private slots = new Int32Array(0)
+  private fetched = new Int32Array(0)
 
-  constructor(readonly slots: number) {
-    const size = 2 ** Math.ceil(Math.log2(Math.max(1, 4 * slots)))
-    this.held = new Int32Array(slots).fill(-1)
-    this.ids = new Int32Array(size).fill(-1)
-    this.slotOf = new Int32Array(size)
+  constructor(readonly size: number) {
+    const buckets = 2 ** Math.ceil(Math.log2(Math.max(1, (4 * size) / BUCKET)))
+    this.table = new Float64Array(WIDTH * buckets).fill(-1)
+    this.mask = buckets - 1
+    this.written = size
   }
 
   /**
    * Looks rows up; nothing changes until `commit`.
-   * @param ids distinct indices in the zone, no more than there are slots; below 0 are rows that need no slot
+   * @param rows distinct whole numbers, the first `count` of them, no more than there are slots; below 0: need no slot
    */
-  plan(ids: ArrayLike<number>): HotPlan {
-    const { cursor } = this
-    const slots = new Int32Array(ids.length).fill(-1)
-    const fetched: number[] = []
-    let hits: number[] = []
-    for (let i = 0; i < ids.length; i++) {
-      if (ids[i] < 0) continue
-      const slot = this.find(ids[i])
-      if (slot < 0) fetched.push(i)
-      else {
-        slots[i] = slot
-        hits.push(i)
+  plan(rows: Float64Array, count: number): HotPlan {
+    if (this.slots.length < count) {
+      this.slots = new Int32Array(count)
+      this.fetched = new Int32Array(count)
+    }
+    const { slots, fetched, size } = this
+    const cursor = this.written % size
+    let n = 0
+    for (let i = 0; i < count; i++) {
+      slots[i] = rows[i] < 0 ? -1 : this.find(rows[i])
+      if (rows[i] >= 0 && slots[i] < 0) fetched[n++] = i
+    }
+    for (let before = -1; before < n; ) {
+      before = n
+      for (let i = 0; i < count; i++) {
+        if (slots[i] < 0 || distance(slots[i], cursor, size) >= before) continue
+        slots[i] = IN_THE_WAY
+        fetched[n++] = i
       }
     }
-    for (let before = -1; before < fetched.length; ) {
-      before = fetched.length
-      const overwritten = (i: number) => this.distance(slots[i]) < before
-      fetched.push(...hits.filter(overwritten))
-      hits = hits.filter((i) => !overwritten(i))
-    }
-    fetched.forEach((i, j) => {
-      slots[i] = (cursor + j) % this.slots
-    })
-    return { slots, fetched, cursor }
+    for (let j = 0; j < n; j++) slots[fetched[j]] = cursor + j < size ? cursor + j : cursor + j - size
+    return { slots: slots.subarray(0, count), fetched: fetched.subarray(0, n), cursor }
   }
 
-  /** Counts the fetched rows of a plan in, which has just been made. */
-  commit(ids: ArrayLike<number>, { slots, fetched, cursor }: HotPlan): void {
-    for (const i of fetched) this.held[slots[i]] = ids[i]
-    for (const i of fetched) this.note(ids[i], slots[i])
-    this.cursor = (cursor + fetched.length) % Math.max(1, this.slots)
+  /** Counts the fetched rows of the latest plan in. */
+  commit(rows: Float64Array, { fetched }: HotPlan): void {
+    const before = this.written
+    this.written += fetched.length
+    for (let j = 0; j < fetched.length; j++) this.note(rows[fetched[j]], before + j)
   }
 
   /** Forgets every row. */
   clear(): void {
-    this.held.fill(-1)
-    this.ids.fill(-1)
-    this.cursor = 0
+    this.written += this.size
   }
 
   /** The slot of a row, −1 where it is in none or has been lost sight of. */
-  private find(id: number): number {
-    const home = this.home(id)
-    for (let n = 0; n < PROBES; n++) {
-      const at = (home + n) & (this.ids.length - 1)
-      if (this.ids[at] === id && this.held[this.slotOf[at]] === id) return this.slotOf[at]
-    }
+  private find(row: number): number {
+    const { table, written, size } = this
+    const from = this.bucket(row)
+    for (let at = from; at < from + WIDTH; at += 2)
+      if (table[at] === row && table[at + 1] >= written - size) return table[at + 1] % size
     return -1
   }
 
-  /** Where no entry near its home is free or out of date, one that is right gives way: its row is fetched again one day. */
-  private note(id: number, slot: number): void {
-    const home = this.home(id)
-    let to = home
-    for (let n = 0; n < PROBES; n++) {
-      const at = (home + n) & (this.ids.length - 1)
-      if (this.ids[at] >= 0 && this.ids[at] !== id && this.held[this.slotOf[at]] === this.ids[at]) continue
-      to = at
-      break
-    }
-    this.ids[to] = id
-    this.slotOf[to] = slot
+  /** Where a bucket is full, its first entry gives way: that row is fetched again one day. */
+  private note(row: number, nth: number): void {
+    const { table, written, size } = this
+    const from = this.bucket(row)
+    let at = from
+    while (at < from + WIDTH && table[at + 1] >= written - size) at += 2
+    if (at === from + WIDTH) at = from
+    table[at] = row
+    table[at + 1] = nth
   }
 
-  private home(id: number): number {
-    return (Math.imul(id, 0x9e3779b1) >>> 7) & (this.ids.length - 1)
+  /** Where the bucket of a row begins. */
+  private bucket(row: number): number {
+    return ((Math.imul(row, 0x9e3779b1) >>> 7) & this.mask) * WIDTH
   }
+}
 
-  /** Slots from the cursor on to this one. */
-  private distance(slot: number): number {
-    return (slot - this.cursor + this.slots) % this.slots
-  }
+/** Slots from the cursor on to this one. */
+function distance(slot: number, cursor: number, size: number): number {
+  return slot < cursor ? slot - cursor + size : slot - cursor
 }

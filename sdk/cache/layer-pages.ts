@@ -37,6 +37,11 @@ export class LayerPages {
     }
   }
 
+  /** Whether pages for that many tokens have been taken. */
+  holds(length: number): boolean {
+    return this.pages.length << this.shift >= length
+  }
+
   /** Gives back the pages beyond the first `length` tokens. */
   truncate(tier: PageTier, length: number): void {
     this.shrink(tier, Math.ceil(length / 2 ** this.shift))

@@ -5,11 +5,12 @@ import { summaryCapacity } from './summary.ts'
 import { mostPositions } from './zones.ts'
 
 /**
- * How the rows of an offloaded session lie. A layer's rows on the device are, a head, [sink | window | hot]: the first
- * tokens, the latest ones without a gap, and the cache of hot rows. All rows are in pages on the host.
+ * How the rows of an offloaded session lie. A layer's rows on the device are, a head, [sink | window]: the first tokens and
+ * the latest ones without a gap; behind those of all heads one cache of hot rows for them together. All rows are in pages
+ * on the host.
  */
 export interface OffloadPlan {
-  /** Rows a head of each part. */
+  /** Rows a head of each part; of the hot ones a head may have more or fewer. */
   readonly sink: number
   readonly window: number
   readonly hot: number

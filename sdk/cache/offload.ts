@@ -25,13 +25,28 @@ export interface Offload {
 
 /** Working memory of the host for rows on their way to the device; grows to the largest fetch. Used by one call at a time. */
 export class HostRoom {
-  private held = { at: new Float64Array(0), keys: new Uint8Array(0), values: new Uint8Array(0) }
+  private held: { readonly at: Float64Array; readonly keys: Uint8Array; readonly values: Uint8Array } = {
+    at: new Float64Array(0),
+    keys: new Uint8Array(0),
+    values: new Uint8Array(0),
+  }
+  private numbers = { asked: new Float64Array(0), places: new Uint32Array(0) }
+
+  constructor(private readonly tier: PageTier) {}
 
   /** Room for so many rows of `row` bytes; what it held is gone where it grows. */
   take(rows: number, row: number) {
-    if (this.held.at.length < rows)
-      this.held = { at: new Float64Array(rows), keys: new Uint8Array(rows * row), values: new Uint8Array(rows * row) }
+    if (this.held.at.length >= rows) return this.held
+    const room = (bytes: number) => this.tier.room?.(bytes) ?? new Uint8Array(bytes)
+    this.held = { at: new Float64Array(rows), keys: room(rows * row), values: room(rows * row) }
     return this.held
+  }
+
+  /** Room for what a step asks of so many rows. */
+  asking(rows: number) {
+    if (this.numbers.asked.length < rows)
+      this.numbers = { asked: new Float64Array(rows), places: new Uint32Array(rows) }
+    return this.numbers
   }
 }
 
@@ -51,9 +66,9 @@ const STEP = 512
 export class OffloadedLayer {
   /** Position of the window's first row; beyond any length while the window does not hold what it should. */
   private base: number
-  private readonly hot: HotRows[]
+  private readonly hot: HotRows
 
-  /** @param keys and values: [H, sink + window + hot, d] */
+  /** @param keys and values: [H, sink + window, d], and behind them [H · hot, d], the hot rows of all heads */
   constructor(
     readonly shared: Offload,
     private readonly keys: Rows,
@@ -61,7 +76,7 @@ export class OffloadedLayer {
     private pages: LayerPages,
   ) {
     this.base = shared.plan.sink
-    this.hot = Array.from({ length: pages.heads }, () => new HotRows(shared.plan.hot))
+    this.hot = new HotRows(pages.heads * shared.plan.hot)
   }
 
   /** Takes over the pages of another layer, of whose tier this one's is a fork; `restore` follows. */
@@ -75,12 +90,30 @@ export class OffloadedLayer {
     return position < sink ? position : sink + position - this.base
   }
 
+  /**
+   * Pages for `count` tokens behind the first `length`, and places for them in the window, which moves where it is full.
+   * @throws ParisError `out_of_memory` where pages run out
+   */
+  async makeRoom(length: number, count: number): Promise<void> {
+    await this.pages.reserve(this.shared.tier, length + count)
+    if (!this.hasPlaces(length, count)) await this.fill(this.windowAt(length), length)
+  }
+
+  /** Whether `count` tokens behind the first `length` can be written now, and a step then finds all it reads in place. */
+  hasRoom(length: number, count: number): boolean {
+    const inPlace = this.base <= this.windowAt(length) && this.hasPlaces(length, count)
+    return inPlace && this.pages.holds(length + count)
+  }
+
+  private hasPlaces(length: number, count: number): boolean {
+    return length + count - this.base <= this.shared.plan.window
+  }
+
   /** Writes tokens [from, to) behind the first `length`, which are mended. @throws ParisError `out_of_memory` where pages run out */
   async append(length: number, keys: Tensor, values: Tensor, from: number, to: number): Promise<void> {
-    const { backend, plan, tier } = this.shared
+    const { backend, tier } = this.shared
     const count = to - from
-    await this.pages.reserve(tier, length + count)
-    if (length + count - this.base > plan.window) await this.fill(this.windowAt(length), length)
+    await this.makeRoom(length, count)
     const { heads, row } = this.pages
     const at = new Float64Array(count)
     for (let h = 0; h < heads; h++) {
@@ -94,6 +127,13 @@ export class OffloadedLayer {
     }
   }
 
+  /** Takes the latest token, which the device has in its place, into the pages. @param keys and values: [H, d] as stored */
+  async keep(position: number, keys: Uint8Array, values: Uint8Array): Promise<void> {
+    const { heads, row } = this.pages
+    const at = Float64Array.from({ length: heads }, (_, h) => this.pages.at(this.shared.tier, h, position))
+    await this.shared.tier.scatter(at, heads, row, keys, values)
+  }
+
   /** Makes the window hold [base, length). */
   private async fill(base: number, length: number): Promise<void> {
     this.base = Number.MAX_SAFE_INTEGER
@@ -103,7 +143,7 @@ export class OffloadedLayer {
 
   /** Loads everything that steps at this length read in place, from pages that were written apart. */
   async restore(length: number): Promise<void> {
-    for (const head of this.hot) head.clear()
+    this.hot.clear()
     await this.load(0, Math.min(this.shared.plan.sink, length), this.keys, this.values, 0)
     await this.fill(this.windowAt(length), length)
   }
@@ -119,7 +159,7 @@ export class OffloadedLayer {
   /** @param shrunk whether the retrieval zone is smaller than before: rows beyond it are no longer its own */
   truncate(length: number, shrunk: boolean): void {
     this.pages.truncate(this.shared.tier, length)
-    if (shrunk) for (const head of this.hot) head.clear()
+    if (shrunk) this.hot.clear()
   }
 
   /** Lets the window hold what steps at this length read in place: a truncation, or a page not read, may have left less. */
@@ -190,53 +230,50 @@ export class OffloadedLayer {
    * Brings the rows of one step onto the device.
    * @param ids [H, k] distinct indices in the zone
    * @param zone position of index 0
-   * @returns [H, k] places on the device, in the order of the ids
+   * @returns [H, k] places on the device, counted from the first of their head, in the order of the ids; those of hot rows
+   * lie beyond every head's own. Holds until the next call.
    */
-  async fetch(ids: Uint32Array, k: number, zone: number): Promise<Uint32Array<ArrayBuffer>> {
-    const { plan, tier, seen } = this.shared
-    const { heads, row } = this.pages
-    const places = new Uint32Array(heads * k)
-    const steps = this.hot.map((hot, h) => {
-      const own = Int32Array.from(ids.subarray(h * k, (h + 1) * k))
-      own.forEach((id, i) => {
-        if (zone + id < this.base) return
-        places[h * k + i] = this.rowOf(zone + id)
-        own[i] = -1
-      })
-      return { hot, own, step: hot.plan(own) }
-    })
-    const total = steps.reduce((sum, { step }) => sum + step.fetched.length, 0)
-    const host = this.room(total)
-    let n = 0
-    for (const [h, { own, step }] of steps.entries()) {
-      for (const i of step.fetched) host.at[n++] = this.pages.at(tier, h, zone + own[i])
-      step.slots.forEach((slot, i) => {
-        if (slot >= 0) places[h * k + i] = plan.sink + plan.window + slot
-      })
+  async fetch(ids: Uint32Array, k: number, zone: number): Promise<Uint32Array> {
+    const { tier, seen, host } = this.shared
+    const { heads } = this.pages
+    const n = heads * k
+    const { asked, places } = host.asking(n)
+    for (let h = 0; h < heads; h++)
+      for (let i = h * k; i < (h + 1) * k; i++) {
+        const resident = zone + ids[i] >= this.base
+        places[i] = resident ? this.rowOf(zone + ids[i]) : 0
+        asked[i] = resident ? -1 : ids[i] * heads + h
+      }
+    const step = this.hot.plan(asked, n)
+    const count = step.fetched.length
+    if (count > 0) {
+      const { at, keys, values } = this.room(count)
+      for (let j = 0; j < count; j++) {
+        const i = step.fetched[j]
+        at[j] = this.pages.at(tier, Math.floor(i / k), zone + ids[i])
+      }
+      await tier.gather(at, count, this.pages.row, keys, values)
+      this.writeSlots(step.cursor, 0, count)
     }
-    if (total > 0) await tier.gather(host.at, total, row, host.keys, host.values)
-    n = 0
-    for (const [h, { hot, own, step }] of steps.entries()) {
-      this.writeSlots(h, step.cursor, n, step.fetched.length)
-      n += step.fetched.length
-      hot.commit(own, step)
-      seen.misses += step.fetched.length
-      seen.hits += k - step.fetched.length
-    }
-    return places
+    this.hot.commit(asked, step)
+    seen.misses += count
+    seen.hits += n - count
+    for (let h = 0; h < heads; h++)
+      for (let i = h * k; i < (h + 1) * k; i++)
+        if (asked[i] >= 0) places[i] = (heads - h) * this.keys.cap + step.slots[i]
+    return places.subarray(0, n)
   }
 
   /** Writes gathered rows [n, n + count) to slots from `slot` on, in a circle. */
-  private writeSlots(h: number, slot: number, n: number, count: number): void {
-    if (count === 0) return
-    const { backend, plan } = this.shared
-    const { row } = this.pages
+  private writeSlots(slot: number, n: number, count: number): void {
+    const { backend } = this.shared
+    const { row, heads } = this.pages
     const { keys, values } = this.room(n + count)
-    const some = Math.min(count, plan.hot - slot)
-    const place = (h * this.keys.cap + plan.sink + plan.window + slot) * row
+    const some = Math.min(count, this.hot.size - slot)
+    const place = (heads * this.keys.cap + slot) * row
     backend.write(this.keys.buf, place, keys.subarray(n * row, (n + some) * row))
     backend.write(this.values.buf, place, values.subarray(n * row, (n + some) * row))
-    if (some < count) this.writeSlots(h, 0, n + some, count - some)
+    if (some < count) this.writeSlots(0, n + some, count - some)
   }
 
   private room(rows: number) {

@@ -21,6 +21,12 @@ export interface PageTier {
   gather(at: Float64Array, count: number, row: number, keys: Uint8Array, values: Uint8Array): void | Promise<void>
   /** The inverse; what is left out stays as it is. */
   scatter(at: Float64Array, count: number, row: number, keys?: Uint8Array, values?: Uint8Array): void | Promise<void>
+  /**
+   * Memory for the two arrays of a gather that the tier's own gather reaches best; any other does as well. Whoever asked
+   * keeps it as long as it likes and gives nothing back.
+   * @throws ParisError `out_of_memory`
+   */
+  room?(bytes: number): Uint8Array
   /** A tier with the same pages under the same numbers, which shares nothing that either can change. */
   fork(): PageTier | Promise<PageTier>
   /** Gives everything back; done when it answers. Called once. */
@@ -30,22 +36,44 @@ export interface PageTier {
 /** Opens an empty tier of pages of that size. */
 export type OpenPages = (pageBytes: number) => PageTier
 
+/** Where the buffers of pages come from. */
+export interface PageSource {
+  /** A buffer of undefined contents, and a number that no other open one has. @throws RangeError where there is no room */
+  open(bytes: number): { readonly buffer: ArrayBufferLike; readonly id: number }
+  /** Nobody reads or writes it any more. */
+  close(id: number): void
+}
+
+/** Buffers that the garbage collector frees; nobody asks for their numbers. */
+const HEAP: PageSource = { open: (bytes) => ({ buffer: new ArrayBuffer(bytes), id: 0 }), close: () => {} }
+
 interface Page {
   readonly bytes: Uint8Array
-  readonly buffer: ArrayBuffer
+  readonly id: number
   /** Tiers that hold it: a page of several is copied by the first of them that writes. */
   owners: number
 }
 
+/** Rows whose lines are all asked for before the first of them is copied, so that the waits for memory overlap. */
+const BLOCK = 64
+/** Bytes that memory gives at once. */
+const LINE = 64
+
 /** Pages in host memory, outside any backend's. They last as long as the session, whatever becomes of the device. */
 export class MemoryPages implements PageTier {
-  private pages: (Page | undefined)[] = []
+  protected pages: (Page | undefined)[] = []
   private free: number[] = []
+  /** What the lines asked for held, so that asking is not optimized away. */
+  protected touched = 0
 
-  /** @param mostPages refuses more than that */
+  /**
+   * @param mostPages refuses more than that
+   * @param source of the pages' buffers
+   */
   constructor(
     readonly pageBytes: number,
-    private readonly mostPages = Number.POSITIVE_INFINITY,
+    protected readonly mostPages = Number.POSITIVE_INFINITY,
+    private readonly source: PageSource = HEAP,
   ) {}
 
   bytes(): number {
@@ -53,7 +81,7 @@ export class MemoryPages implements PageTier {
   }
 
   take(): number {
-    if (this.pages.length - this.free.length >= this.mostPages) throw this.full()
+    if (this.pages.length - this.free.length >= this.mostPages) throw this.full(this.pageBytes)
     const fresh = this.allocate()
     const page = this.free.pop() ?? this.pages.length
     this.pages[page] = fresh
@@ -63,19 +91,43 @@ export class MemoryPages implements PageTier {
   give(page: number): void {
     const held = this.pages[page]
     if (!held) return
-    held.owners--
     this.pages[page] = undefined
     this.free.push(page)
+    this.drop(held)
   }
 
   gather(at: Float64Array, count: number, row: number, keys: Uint8Array, values: Uint8Array): void {
+    for (let from = 0; from < count; from += BLOCK)
+      this.gatherBlock(at, from, Math.min(count, from + BLOCK), row, keys, values)
+  }
+
+  /** Rows [from, to) of a gather. */
+  protected gatherBlock(
+    at: Float64Array,
+    from: number,
+    to: number,
+    row: number,
+    keys: Uint8Array,
+    values: Uint8Array,
+  ): void {
     const { pages, pageBytes } = this
-    for (let i = 0; i < count; i++) {
+    let sum = 0
+    for (let i = from; i < to; i++) {
       const page = Math.floor(at[i] / pageBytes)
-      const { buffer } = pages[page] as Page
-      const from = at[i] - page * pageBytes
-      keys.set(new Uint8Array(buffer, from, row), i * row)
-      values.set(new Uint8Array(buffer, from + row, row), i * row)
+      const { bytes } = pages[page] as Page
+      const start = at[i] - page * pageBytes
+      const last = start + 2 * row - 1
+      for (let line = start; line < last; line += LINE) sum += bytes[line]
+      // A page need not begin where a line does.
+      sum += bytes[last]
+    }
+    this.touched = sum
+    for (let i = from; i < to; i++) {
+      const page = Math.floor(at[i] / pageBytes)
+      const { bytes } = pages[page] as Page
+      const start = at[i] - page * pageBytes
+      keys.set(bytes.subarray(start, start + row), i * row)
+      values.set(bytes.subarray(start + row, start + 2 * row), i * row)
     }
   }
 
@@ -90,17 +142,27 @@ export class MemoryPages implements PageTier {
   }
 
   fork(): MemoryPages {
-    const copy = new MemoryPages(this.pageBytes, this.mostPages)
+    return this.shareWith(new MemoryPages(this.pageBytes, this.mostPages, this.source))
+  }
+
+  /** Makes an empty tier of the same source this one's fork. */
+  protected shareWith<T extends MemoryPages>(copy: T): T {
     copy.pages = [...this.pages]
     copy.free = [...this.free]
     for (const page of this.pages) if (page) page.owners++
     return copy
   }
 
-  dispose(): void {
-    for (const page of this.pages) if (page) page.owners--
+  dispose(): void | Promise<void> {
+    const { pages } = this
     this.pages = []
     this.free = []
+    for (const page of pages) if (page) this.drop(page)
+  }
+
+  private drop(page: Page): void {
+    page.owners--
+    if (page.owners === 0) this.source.close(page.id)
   }
 
   /** The page for writing: nobody else's. */
@@ -116,17 +178,17 @@ export class MemoryPages implements PageTier {
 
   private allocate(): Page {
     try {
-      const buffer = new ArrayBuffer(this.pageBytes)
-      return { bytes: new Uint8Array(buffer), buffer, owners: 1 }
+      const { buffer, id } = this.source.open(this.pageBytes)
+      return { bytes: new Uint8Array(buffer), id, owners: 1 }
     } catch (cause) {
-      throw this.full(cause)
+      throw this.full(this.pageBytes, cause)
     }
   }
 
-  private full(cause?: unknown): ParisError {
+  protected full(bytes: number, cause?: unknown): ParisError {
     return new ParisError('out_of_memory', {
       where: 'the host’s pages of rows',
-      got: `${this.pageBytes} bytes more beside ${this.bytes()}`,
+      got: `${bytes} bytes more beside ${this.bytes()}`,
       want: 'what the host has left',
       fix: 'The session still holds what it held: go on reading it, truncate it, or dispose of others.',
       cause,

@@ -1,6 +1,6 @@
 import { attentionPlan } from '../attend/attention.ts'
 import type { Backend } from '../backend.ts'
-import { cacheBytes } from '../cache/cache.ts'
+import { cacheBytes } from '../cache/cache-bytes.ts'
 import { offloadPlan } from '../cache/offload-plan.ts'
 import type { SessionConfig } from '../config.ts'
 import type { Dtype } from '../dtype.ts'

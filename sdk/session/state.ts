@@ -1,5 +1,6 @@
 import type { Backend } from '../backend.ts'
-import { Cache, cacheBytes } from '../cache/cache.ts'
+import { Cache } from '../cache/cache.ts'
+import { cacheBytes } from '../cache/cache-bytes.ts'
 import { offloadPlan } from '../cache/offload-plan.ts'
 import type { OpenPages, PageTier } from '../cache/pages.ts'
 import { CallQueue } from '../calls.ts'

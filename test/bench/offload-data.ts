@@ -78,10 +78,16 @@ export const workClock: Clock = () => {
   return (user + system) / 1e3
 }
 
-/** Median milliseconds of a call over some rounds, after three that do not count. */
-export async function timeOf(rounds: number, call: (round: number) => Promise<unknown>, clock = wallClock) {
+/** Median milliseconds of a call over some rounds, after three that do not count. @param before runs ahead of each, untimed */
+export async function timeOf(
+  rounds: number,
+  call: (round: number) => Promise<unknown>,
+  clock = wallClock,
+  before: () => Promise<unknown> = async () => {},
+) {
   const times: number[] = []
   for (let i = -3; i < rounds; i++) {
+    await before()
     const from = clock()
     await call(i + 3)
     if (i >= 0) times.push(clock() - from)
@@ -101,6 +107,7 @@ export async function fetchTimes(
   hits: number,
   rounds: number,
   clock = wallClock,
+  prepare: () => Promise<unknown> = async () => {},
 ) {
   const { backend, cache } = session.state
   const { offload } = cache!.layer(0) as { offload: OffloadedLayer }
@@ -113,10 +120,15 @@ export async function fetchTimes(
     ids = draw(ids, k, zone, hits)
     backend.write(buf, 0, new Uint8Array(ids.buffer))
     await backend.read(buf, 0, 4)
+    await prepare()
     const from = clock()
     const raw = await backend.read(buf, 0, H * k * 4)
-    const places = await offload.fetch(new Uint32Array(raw.slice().buffer), k, session.config.policy.sink)
-    backend.write(buf, 0, new Uint8Array(places.buffer))
+    const places = await offload.fetch(
+      new Uint32Array(raw.buffer, raw.byteOffset, H * k),
+      k,
+      session.config.policy.sink,
+    )
+    backend.write(buf, 0, new Uint8Array(places.buffer, 0, places.byteLength))
     const done = clock()
     await backend.read(buf, 0, 4)
     if (i < 0) continue

@@ -10,9 +10,10 @@ class Device {
     this.rows = new Int32Array(slots).fill(-1)
   }
 
-  step(hot: HotRows, ids: ArrayLike<number>): number {
+  step(hot: HotRows, given: ArrayLike<number>): number {
+    const ids = Float64Array.from(given)
     const missing = Array.from(ids).filter((id) => id >= 0 && !this.rows.includes(id)).length
-    const plan = hot.plan(ids)
+    const plan = hot.plan(ids, ids.length)
     plan.fetched.forEach((i, j) => {
       this.rows[(plan.cursor + j) % this.slots] = ids[i]
     })
@@ -41,6 +42,17 @@ describe('hot rows', () => {
     )
   })
 
+  it('tell rows apart by more than 32 bits', () => {
+    const [hot, device] = [new HotRows(8), new Float64Array(8)]
+    const rows = Float64Array.from([1, 1 + 2 ** 32, 1 + 2 ** 40])
+    const plan = hot.plan(rows, 3)
+    for (const i of plan.fetched) device[plan.slots[i]] = rows[i]
+    hot.commit(rows, plan)
+    const again = hot.plan(rows, 3)
+    expect([...again.slots].map((slot) => device[slot])).toEqual([...rows])
+    expect([...again.fetched]).toEqual([])
+  })
+
   it('fetch nothing twice that is asked for again and again, but for its turn in the circle', () => {
     const [hot, device] = [new HotRows(100), new Device(100)]
     const fresh = Array.from({ length: 50 }, (_, step) => [0, 1, 2, 3, 4, 1000 + 2 * step, 1001 + 2 * step])
@@ -50,8 +62,10 @@ describe('hot rows', () => {
 
   it('change nothing by planning', () => {
     const hot = new HotRows(4)
-    hot.commit([1, 2, 3], hot.plan([1, 2, 3]))
-    expect(hot.plan([3, 4, 5, 6])).toEqual(hot.plan([3, 4, 5, 6]))
-    expect(hot.plan([1, 2, 3]).fetched).toEqual([])
+    const rows = (...ids: number[]) => Float64Array.from(ids)
+    hot.commit(rows(1, 2, 3), hot.plan(rows(1, 2, 3), 3))
+    const once = structuredClone(hot.plan(rows(3, 4, 5, 6), 4))
+    expect(hot.plan(rows(3, 4, 5, 6), 4)).toEqual(once)
+    expect([...hot.plan(rows(1, 2, 3), 3).fetched]).toEqual([])
   })
 })
