@@ -1,18 +1,19 @@
 import type { Backend } from './backend.ts'
 import { memoryPages, type OpenPages } from './cache/pages.ts'
-import { summaryCapacity } from './cache/summary.ts'
 import type { CallOptions } from './calls.ts'
 import { parseConfig, type SessionConfig, type SessionOptions } from './config.ts'
 import { describe, ParisError, throwIfAborted } from './errors.ts'
 import type { TensorInput } from './input.ts'
 import { appendAll, type KeysValues } from './session/append.ts'
 import type { MemoryUse } from './session/memory.ts'
-import { checkBudgets, estimateMemory } from './session/placement.ts'
-import { encodeAttendAll, type GpuAttention } from './session/record.ts'
+import { checkSize, estimateMemory } from './session/placement.ts'
+import { encodeAttendAll } from './session/record.ts'
+import type { GpuAttention } from './session/record-checks.ts'
 import { recoverState } from './session/recover.ts'
 import { type RestoreOptions, restoreState } from './session/restore.ts'
 import type { Session } from './session/session.ts'
 import { Sessions } from './session/sessions.ts'
+import { encodeRetrieveAll, type GpuStep, type SplitStep } from './session/split-step.ts'
 import { disposedError, SessionState } from './session/state.ts'
 import { type AttendResult, attendAll } from './session/steps.ts'
 import { warmSteps } from './session/warm.ts'
@@ -63,7 +64,7 @@ export class Engine {
     this.checkOpen('engine.createSession')
     throwIfAborted(call?.signal, 'engine.createSession')
     const config = parseConfig(options)
-    this.checkSize(config, 'engine.createSession')
+    checkSize(this.backend, config, 'engine.createSession')
     return this.open(async () => {
       const state = new SessionState(this.backend, config, this.pages)
       if (config.store) await this.orDispose(state, state.open(config.store))
@@ -78,7 +79,7 @@ export class Engine {
    */
   estimate(options: SessionOptions): MemoryUse {
     const config = parseConfig(options, 'engine.estimate')
-    this.checkSize(config, 'engine.estimate')
+    checkSize(this.backend, config, 'engine.estimate')
     return estimateMemory(this.backend, config)
   }
 
@@ -139,6 +140,28 @@ export class Engine {
   }
 
   /**
+   * The first half of a step of many sessions together, recorded as `session.encodeAttend` is, wherever their rows are:
+   * appends a token to a layer where it is new, and retrieves. Submit it, await `fetch()` of what is returned, and submit
+   * what its `encodeAttend` recorded; `release()` it then. Await `session.reserve(1)` of each before a token's first layer.
+   * Equal to `session.append` and `session.attend` to the bit.
+   * @param items each session once; queries [Hq, d] f32; append: keys and values [H, 1, d] of the token, where it is new
+   * @throws ParisError as `Session.encodeAttend`; `offload_needs_submit` where `reserve` has to come first; then nothing
+   * was recorded
+   */
+  encodeRetrieveBatch(
+    encoder: GPUCommandEncoder,
+    items: ReadonlyArray<GpuStep & { session: Session; layer: number }>,
+  ): SplitStep {
+    const where = 'engine.encodeRetrieveBatch'
+    const calls = this.callsOf(items, where)
+    return encodeRetrieveAll(
+      encoder,
+      calls.map(({ state, item }) => ({ state, layer: item.layer, input: item })),
+      where,
+    )
+  }
+
+  /**
    * Appends to many sessions and layers together, ragged: each item as `session.append`. All of it or nothing.
    * @param items keys and values [H, tokens, d] each
    * @throws ParisError as `session.append`; `bad_config` for what is no array or a session of another engine
@@ -168,7 +191,7 @@ export class Engine {
     try {
       return await this.open(() =>
         restoreState(this.backend, stream, { ...options, signal }, this.pages, (config) => {
-          this.checkSize(config, where, options?.maxBytes)
+          checkSize(this.backend, config, where, options?.maxBytes)
         }),
       )
     } catch (error) {
@@ -188,7 +211,7 @@ export class Engine {
    */
   async recover(session: Session): Promise<Session> {
     this.checkOpen('engine.recover')
-    const admit = (config: SessionConfig) => this.checkSize(config, 'engine.recover')
+    const admit = (config: SessionConfig) => checkSize(this.backend, config, 'engine.recover')
     const recovered = await this.open(() => recoverState(session?.state, this.backend, this.pages, admit))
     await session.dispose()
     return recovered
@@ -250,28 +273,6 @@ export class Engine {
 
   private checkOpen(where: string): void {
     if (this.closing) throw disposedError(where)
-  }
-
-  private checkSize(config: SessionConfig, where: string, maxBytes = Number.MAX_SAFE_INTEGER): void {
-    checkBudgets(this.backend, config, where)
-    const { total } = estimateMemory(this.backend, config)
-    const { recorder } = this.backend
-    // Where every key is a candidate, its id and its estimate take four bytes each.
-    const widest = 4 * summaryCapacity(config)
-    if (recorder && widest > recorder.reach)
-      throw new ParisError('out_of_memory', {
-        where,
-        got: `${widest} bytes of candidates a head`,
-        want: `at most ${recorder.reach}, what one binding of this device holds`,
-        fix: 'Lower capacity, or open the device with its largest maxStorageBufferBindingSize.',
-      })
-    if (total <= maxBytes) return
-    throw new ParisError('out_of_memory', {
-      where,
-      got: `${total} bytes`,
-      want: `at most ${maxBytes}`,
-      fix: 'Lower capacity, layers or heads, take a 16-bit store, or raise the maxBytes of a restore.',
-    })
   }
 }
 

@@ -10,9 +10,10 @@ export type { Recall } from './retrieve/audit.ts'
 export type { KeysValues } from './session/append.ts'
 export type { CheckReport } from './session/check.ts'
 export type { MemoryUse } from './session/memory.ts'
-export type { GpuAttention, GpuKeysValues, GpuTensor } from './session/record.ts'
+export type { GpuAttention, GpuKeysValues, GpuTensor } from './session/record-checks.ts'
 export type { RestoreOptions } from './session/restore.ts'
 export { Session } from './session/session.ts'
+export type { GpuStep, SplitStep } from './session/split-step.ts'
 export type { SessionStats } from './session/stats.ts'
 export type { AttendResult, RetrieveResult } from './session/steps.ts'
 
@@ -29,7 +30,7 @@ export { type Shape, summaryBytes } from './shape.ts'
 
 // Backends
 
-export type { AllocRequest, Backend, Buf, GpuRecorder, Kernels } from './backend.ts'
+export type { AllocRequest, Backend, Buf, GpuRecorder, Kernels, LaterRead, ReadPart } from './backend.ts'
 export { type Candidate, chooseBackend, type Device } from './backends/choose.ts'
 export { createReferenceBackend } from './backends/reference.ts'
 export { createWasmBackend, type WasmOptions } from './backends/wasm.ts'

@@ -1,5 +1,6 @@
 import type { Backend } from '../backend.ts'
 import { offloadPlan } from '../cache/offload-plan.ts'
+import { summaryCapacity } from '../cache/summary.ts'
 import type { Placement, PolicyOptions, SessionConfig } from '../config.ts'
 import { type Dtype, dtypeBytes } from '../dtype.ts'
 import { ParisError } from '../errors.ts'
@@ -20,9 +21,8 @@ function fits(backend: Backend, config: SessionConfig, store: Dtype, offloaded: 
   const { total, buffer } = backend.limits?.() ?? { total: Number.POSITIVE_INFINITY, buffer: Number.POSITIVE_INFINITY }
   const budget = Math.min(total - taken, config.policy.vramBudget ?? Number.POSITIVE_INFINITY)
   const { kvHeads, headDim } = config.shape
-  const plan = offloaded ? offloadPlan(config, store) : undefined
-  const rows = plan ? plan.sink + plan.window + plan.hot : config.capacity
-  if (kvHeads * rows * headDim * dtypeBytes(store) > buffer) return false
+  const rows = offloaded ? rowsOnDevice(config, store) : kvHeads * config.capacity * headDim * dtypeBytes(store)
+  if (rows > (offloaded ? Math.min(buffer, backend.recorder?.reach ?? buffer) : buffer)) return false
   const use = memoryOf(backend, config, store, offloaded)
   return onDevice(use) <= budget && (use.pages ?? 0) <= (config.policy.hostBudget ?? Number.POSITIVE_INFINITY)
 }
@@ -48,6 +48,43 @@ function onDevice({ total, pages = 0 }: MemoryUse): number {
 export function estimateMemory(backend: Backend, config: SessionConfig): MemoryUse {
   const store = config.store ?? 'f32'
   return memoryOf(backend, config, store, isOffloaded(backend, config, store))
+}
+
+/**
+ * Whether a session may be opened here at all.
+ * @param maxBytes that it may take
+ * @throws ParisError `out_of_memory`
+ */
+export function checkSize(
+  backend: Backend,
+  config: SessionConfig,
+  where: string,
+  maxBytes = Number.MAX_SAFE_INTEGER,
+): void {
+  checkBudgets(backend, config, where)
+  const { reach = Number.POSITIVE_INFINITY } = backend.recorder ?? {}
+  const refuse = (got: string, most: number, fix: string) => {
+    throw new ParisError('out_of_memory', { where, got, want: `at most ${most}`, fix })
+  }
+  // Where every key is a candidate, its id and its estimate take four bytes each.
+  const widest = 4 * summaryCapacity(config)
+  const wider = 'open the device with its largest maxStorageBufferBindingSize.'
+  if (widest > reach)
+    refuse(`${widest} bytes of candidates a head in one binding`, reach, `Lower capacity, or ${wider}`)
+  const { total, pages } = estimateMemory(backend, config)
+  const rows = pages === undefined ? 0 : rowsOnDevice(config, config.store ?? 'f32')
+  if (rows > reach) {
+    const fix = `Lower denseBelow, update, local or hotRows, or ${wider}`
+    refuse(`${rows} bytes of keys that stay on the device, in one binding`, reach, fix)
+  }
+  const fix = 'Lower capacity, layers or heads, take a 16-bit store, or raise the maxBytes of a restore.'
+  if (total > maxBytes) refuse(`${total} bytes`, maxBytes, fix)
+}
+
+/** Bytes of the keys of a layer that an offloaded session has on the device, which kernels see in one binding. */
+function rowsOnDevice(config: SessionConfig, store: Dtype): number {
+  const { sink, window, hot } = offloadPlan(config, store)
+  return config.shape.kvHeads * (sink + window + hot) * config.shape.headDim * dtypeBytes(store)
 }
 
 /** @throws ParisError `out_of_memory` where a session would not stay within its own budgets */

@@ -6,10 +6,13 @@ import { appendAll, checkAppend, type KeysValues, prefillTokens } from './append
 import { type CheckReport, checkState } from './check.ts'
 import type { MemoryUse } from './memory.ts'
 import { checkBudgets, placedAs } from './placement.ts'
-import { encodeAppend, encodeAttend, encodePrefill, type GpuAttention, type GpuKeysValues } from './record.ts'
+import { encodeAppend, encodeAttend, encodePrefill } from './record.ts'
+import type { GpuAttention, GpuKeysValues } from './record-checks.ts'
 import { copyRefused } from './refused.ts'
+import { reserveRoom } from './reserve.ts'
 import type { Sessions } from './sessions.ts'
 import { snapshotStream } from './snapshot.ts'
+import { attendFrom, type GpuStep } from './split-step.ts'
 import { SessionState } from './state.ts'
 import { type SessionStats, statsOf } from './stats.ts'
 import {
@@ -188,6 +191,28 @@ export class Session {
    */
   encodePrefill(encoder: GPUCommandEncoder, layer: number, input: GpuKeysValues & GpuAttention): () => void {
     return encodePrefill({ state: this.state, encoder, layer, where: 'session.encodePrefill' }, input)
+  }
+
+  /**
+   * One decode step of one layer from GPUBuffers, wherever the rows are: appends the token where it is new, retrieves, waits
+   * for what was retrieved, and leaves the attention's commands submitted; two submits and one wait. Equal to `append` and
+   * `attend` to the bit; the queries are not checked. `Engine.encodeRetrieveBatch` has the halves.
+   * @param input queries [Hq, d] f32; output [Hq, d] f32 and lse [Hq] f32, each a GPUBuffer of its own; append: keys and
+   * values [H, 1, d], written by commands that have been submitted
+   * @throws ParisError as `encodeAttend` but for `offload_needs_submit`, and as `SplitStep.fetch`; `capacity`; then nothing
+   * was appended
+   */
+  async attendFrom(layer: number, input: GpuAttention & GpuStep): Promise<void> {
+    return attendFrom(this.state, layer, input)
+  }
+
+  /**
+   * Makes room for tokens behind every layer that are to come in GPUBuffers: where rows are on the host, pages for them and
+   * places on the device.
+   * @throws ParisError `capacity`, `bad_length`, `out_of_memory`, `disposed`
+   */
+  async reserve(tokens: number): Promise<void> {
+    return this.state.run('session.reserve', () => reserveRoom(this.state, tokens))
   }
 
   /**
