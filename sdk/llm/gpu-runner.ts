@@ -2,11 +2,13 @@ import type { GpuRecorder } from '../backend.ts'
 import { isDense } from '../cache/zones.ts'
 import { CallQueue } from '../calls.ts'
 import type { Engine } from '../engine.ts'
+import { throwIfAborted } from '../errors.ts'
 import type { Session } from '../session/session.ts'
 import { type Decoder, embed, finish, head, type Pass, placeTables, project } from './decoder.ts'
 import { HostRunner } from './host-runner.ts'
 import { Logits } from './logits.ts'
 import { idBytes, type Runner, rowsOf, takeBack } from './runner.ts'
+import { SplitRunner } from './split-runner.ts'
 import { type Workspace, Workspaces } from './workspace.ts'
 
 /** Layers a command buffer: the device begins with the first while the others are handed over. */
@@ -34,6 +36,7 @@ interface Recorded {
 export class GpuRunner implements Runner {
   private readonly workspaces: Workspaces
   private readonly host: HostRunner
+  private readonly split: SplitRunner
   private readonly logits: Logits
   private ahead: Ahead | undefined
 
@@ -45,6 +48,7 @@ export class GpuRunner implements Runner {
     this.workspaces = new Workspaces(decoder.backend, decoder.config)
     this.host = new HostRunner(engine, decoder, this.workspaces)
     this.logits = new Logits(decoder.backend, recorder.device)
+    this.split = new SplitRunner(engine, decoder, recorder, this.workspaces, this.logits)
   }
 
   async prompt(
@@ -77,7 +81,12 @@ export class GpuRunner implements Runner {
     options: { ahead: boolean; signal?: AbortSignal },
   ): Promise<Float32Array[]> {
     const T = ids.length
-    if (sessions.some(onHost) || this.auditComes(sessions, positions)) {
+    if (sessions.some(onHost)) {
+      await this.settle()
+      throwIfAborted(options.signal, 'model.decodeBatch')
+      return this.split.step(sessions, ids, positions)
+    }
+    if (this.auditComes(sessions, positions)) {
       await this.settle()
       return this.host.step(sessions, ids, positions, options)
     }
@@ -228,7 +237,7 @@ export class GpuRunner implements Runner {
   }
 }
 
-/** Rows on the host are fetched between submits, which no recording can wait for. */
+/** Rows on the host are fetched between submits. */
 function onHost({ state }: Session): boolean {
   return state.cache?.offload !== undefined
 }
