@@ -57,10 +57,10 @@ const BURN = `
 }`
 
 /**
- * Some milliseconds of arithmetic to record before what is timed: a card that idles between short submits runs at a
+ * Some milliseconds of arithmetic, or fewer `times`, to record before what is timed: a card that idles between short submits runs at a
  * fraction of its clock. Touches no memory to speak of, so caches stay as they are.
  */
-async function burner(device: GPUDevice): Promise<(encoder: GPUCommandEncoder) => void> {
+export async function burner(device: GPUDevice, times = 8): Promise<(encoder: GPUCommandEncoder) => void> {
   const module = device.createShaderModule({ code: BURN })
   const pipeline = await device.createComputePipelineAsync({ layout: 'auto', compute: { module } })
   const threads = 1056 * 256
@@ -71,7 +71,7 @@ async function burner(device: GPUDevice): Promise<(encoder: GPUCommandEncoder) =
     const pass = encoder.beginComputePass()
     pass.setPipeline(pipeline)
     pass.setBindGroup(0, group)
-    for (let i = 0; i < 8; i++) pass.dispatchWorkgroups(threads / 256)
+    for (let i = 0; i < times; i++) pass.dispatchWorkgroups(threads / 256)
     pass.end()
   }
 }
