@@ -1,8 +1,8 @@
 import { parseArgs } from 'node:util'
 import type { Device } from '../sdk/index.ts'
 import { ParisError } from '../sdk/index.ts'
-import { type Context, encodePrompt, generate, loadModel, type Model } from '../sdk/llm/index.ts'
-import { parseCount } from './cli-values.ts'
+import { type Context, type ContextOptions, encodePrompt, generate, loadModel, type Model } from '../sdk/llm/index.ts'
+import { badOption, parseCount } from './cli-values.ts'
 import { createEngine } from './node.ts'
 import { openModelFolder } from './node-files.ts'
 import { progressBar } from './progress.ts'
@@ -95,7 +95,7 @@ export async function generateCommand(argv: string[]): Promise<number> {
 async function write(model: Model, values: Values, prompt: string, signal: AbortSignal): Promise<void> {
   const ids = encodePrompt(model, values.chat ? { messages: [{ role: 'user', content: prompt }] } : { prompt })
   const maxTokens = count(values, 'max-tokens') ?? 256
-  const context = await model.createContext({
+  const options: ContextOptions = {
     capacity: count(values, 'capacity') ?? ids.length + maxTokens,
     attention: (values.attention ?? 'paris') as 'paris',
     policy: given({
@@ -103,7 +103,9 @@ async function write(model: Model, values: Values, prompt: string, signal: Abort
       denseBelow: count(values, 'dense-below', 0),
       auditEvery: count(values, 'audit-every', 0) ?? 64,
     }),
-  })
+  }
+  await model.warm(options)
+  const context = await model.createContext(options)
   const bar = progressBar('prompt')
   const began = performance.now()
   let [first, tokens] = [began, 0]
@@ -161,28 +163,24 @@ async function promptOf(text: string): Promise<string> {
 function required(values: Values, name: 'model' | 'prompt'): string {
   const value = values[name]
   if (value !== undefined) return value
-  throw badOption(name, 'nothing', 'a value')
+  throw badOption(`generate --${name}`, 'nothing', 'a value')
 }
 
 type Numeric = 'max-tokens' | 'top-k' | 'seed' | 'k' | 'dense-below' | 'audit-every' | 'capacity'
 
 function count(values: Values, name: Numeric, from = 1): number | undefined {
   const text = values[name]
-  return text === undefined ? undefined : parseCount(`--${name}`, text, from)
+  return text === undefined ? undefined : parseCount(`generate --${name}`, text, from)
 }
 
 function number(values: Values, name: 'temperature' | 'top-p'): number | undefined {
   const text = values[name]
   if (text === undefined) return undefined
   if (text.trim() !== '' && Number.isFinite(Number(text))) return Number(text)
-  throw badOption(name, JSON.stringify(text), 'a number')
+  throw badOption(`generate --${name}`, JSON.stringify(text), 'a number')
 }
 
 /** The fields that are not undefined. */
 function given<T extends object>(fields: T): T {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T
-}
-
-function badOption(name: string, got: string, want: string): ParisError {
-  return new ParisError('bad_config', { where: `--${name}`, got, want, fix: 'See pariskv generate --help.' })
 }

@@ -49,21 +49,26 @@ export async function serveCommand(argv: string[]): Promise<number> {
   }
   const { host = HOST, device = 'auto', token = [], model = [], ttl } = values
   const tokens = parseTokens([...token, ...splitTokens(process.env.PARISKV_TOKENS)])
-  const bytes = values['max-bytes'] === undefined ? undefined : parseBytes('--max-bytes', values['max-bytes'])
+  const bytes = values['max-bytes'] === undefined ? undefined : parseBytes('serve --max-bytes', values['max-bytes'])
   const sessions =
-    values['max-sessions'] === undefined ? undefined : parseCount('--max-sessions', values['max-sessions'])
+    values['max-sessions'] === undefined ? undefined : parseCount('serve --max-sessions', values['max-sessions'])
   const auth = tokens.size > 0 ? { tokens } : ('off' as const)
   const models = modelsOf(model, device as Device)
   const openai = model.length > 0 ? createOpenAi({ models, auth, limits: { bytes } }) : undefined
   const server = await serve({
     host,
-    port: values.port === undefined ? PORT : parseCount('--port', values.port, 0, 65_535),
+    port: values.port === undefined ? PORT : parseCount('serve --port', values.port, 0, 65_535),
     auth,
     openai,
     // An answer that is not streamed may take minutes without a byte.
     timeouts: openai && { idle: OPENAI_LIMITS.deadline },
     metricsToken: values['metrics-token'] ?? process.env.PARISKV_METRICS_TOKEN,
-    limits: { bytes, bytesPerTenant: bytes, sessions, ttl: ttl === undefined ? undefined : parseCount('--ttl', ttl) },
+    limits: {
+      bytes,
+      bytesPerTenant: bytes,
+      sessions,
+      ttl: ttl === undefined ? undefined : parseCount('serve --ttl', ttl),
+    },
     signals: true,
     engine: async () => {
       // Ready means that the models are there too.

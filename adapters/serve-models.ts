@@ -7,7 +7,7 @@ import { openModelFolder } from './node-files.ts'
 import { progressBar } from './progress.ts'
 
 /**
- * Model folders under their own names, each loaded when it is asked for, on an engine of its own.
+ * Model folders under their own names, each loaded and warmed when it is asked for, on an engine of its own.
  * @throws ParisError `bad_config` where two have one name
  */
 export function modelsOf(folders: readonly string[], device: Device): OpenAiOptions['models'] {
@@ -31,7 +31,9 @@ async function load(name: string, folder: string, device: Device): Promise<Model
   const engine = await createEngine({ device })
   try {
     const bar = progressBar(name)
-    return await loadModel({ engine, source, onProgress: ({ done, total }) => bar(done, total) })
+    const model = await loadModel({ engine, source, onProgress: ({ done, total }) => bar(done, total) })
+    await model.warm({ capacity: model.config.maxPositions })
+    return model
   } catch (error) {
     await engine.dispose()
     throw error

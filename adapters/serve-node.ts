@@ -37,7 +37,7 @@ export interface ClientTimeouts {
 /** `ServeOptions` and what Node alone has. */
 export interface NodeServeOptions extends ServeOptions {
   readonly timeouts?: ClientTimeouts
-  /** Models of `createOpenAi` beside the sessions; loaded, drained and disposed of with the server. */
+  /** Models of `createOpenAi` beside the sessions; loaded, drained and disposed of with the server, counted in its `/metrics`. */
   readonly openai?: OpenAi
 }
 
@@ -50,6 +50,7 @@ export async function serve(options: NodeServeOptions): Promise<Server> {
   const auth = openai?.open ? 'off' : rest.auth
   checkHost(host, auth)
   const app = createApp({ readBody: nodeBody, ...rest, engine: engine ?? (() => createEngine()), upgradeWebSocket })
+  openai?.countIn(app)
   const both = openai && new Hono().route('/', openai).all('*', (c) => app.fetch(c.req.raw, c.env))
   const answer = guarded(auth, (request, env: object) => (both ?? app).fetch(request, env))
   const maxPayload = largestMessage(rest)

@@ -83,6 +83,8 @@ export function createApp(options: AppOptions) {
     // Browsers send no token for a page: it asks for one and reads openapi.json with it.
     .get('/docs', (c) => c.html(docsPage()))
   return Object.assign(chained, {
+    /** What `/metrics` tells; `countIn` of an app of `createOpenAi` beside this one has that app's answers told, too. */
+    metrics: service.metrics,
     /** Opens and checks the engine. @throws ParisError `backend_unavailable`, `device_lost` */
     async ready(): Promise<void> {
       await service.host.ready()

@@ -1,3 +1,4 @@
+import type { Admission } from './admission.ts'
 import type { Service } from './service.ts'
 
 /** Upper bounds of the latency histogram, in seconds. */
@@ -9,10 +10,19 @@ interface Histogram {
   count: number
 }
 
+/** Requests under way, of one app. */
+type UnderWay = Pick<Admission, 'inFlight' | 'bufferedBytes'>
+
 /** Counts answered requests. */
 export class Metrics {
   private readonly requests = new Map<string, number>()
   private readonly seconds = new Map<string, Histogram>()
+  private readonly beside: UnderWay[] = []
+
+  /** Counts in the requests under way of an app beside this one, whose answers are observed here as well. */
+  include(underWay: UnderWay): void {
+    this.beside.push(underWay)
+  }
 
   /** @param route its pattern, so that there are few of them */
   observe(method: string, route: string, status: number, ms: number): void {
@@ -31,6 +41,8 @@ export class Metrics {
   /** Prometheus text, version 0.0.4. */
   text(service: Service): string {
     const { admission, host, sessions, replayPool } = service
+    const apps = [admission, ...this.beside]
+    const [inFlight, buffered] = [sumOf(apps, 'inFlight'), sumOf(apps, 'bufferedBytes')]
     const out: string[] = []
     const family = (name: string, type: string, help: string, samples: readonly (readonly [string, number])[]) => {
       out.push(`# HELP pariskv_${name} ${help}`, `# TYPE pariskv_${name} ${type}`)
@@ -38,8 +50,8 @@ export class Metrics {
     }
     family('requests_total', 'counter', 'Answered requests.', [...this.requests])
     this.histogram(out)
-    family('requests_in_flight', 'gauge', 'Requests under way or waiting.', [['', admission.inFlight]])
-    family('buffered_bytes', 'gauge', 'Bytes of request bodies held.', [['', admission.bufferedBytes]])
+    family('requests_in_flight', 'gauge', 'Requests under way or waiting.', [['', inFlight]])
+    family('buffered_bytes', 'gauge', 'Bytes of request bodies held.', [['', buffered]])
     family('sessions', 'gauge', 'Open sessions.', [['', sessions.size]])
     family('session_bytes', 'gauge', 'Bytes reserved for sessions.', [['', admission.reserved.bytes]])
     const held = [...sessions].reduce((sum, { session }) => sum + session.memory().total, 0)
@@ -70,6 +82,10 @@ export class Metrics {
       out.push(`pariskv_request_seconds_sum{${labels}} ${sum}`, `pariskv_request_seconds_count{${labels}} ${count}`)
     }
   }
+}
+
+function sumOf(apps: readonly UnderWay[], name: keyof UnderWay): number {
+  return apps.reduce((sum, app) => sum + app[name], 0)
 }
 
 function recallOf({ sessions }: Service): { mean: number; audits: number } {

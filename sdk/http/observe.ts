@@ -4,14 +4,14 @@ import type { Metrics } from './metrics.ts'
 import type { AppOptions } from './options.ts'
 import { toProblem } from './problem.ts'
 
-/** What is told of every answer. */
-interface Observers {
-  readonly metrics?: Pick<Metrics, 'observe'>
+/** What is told of every answer, as it is then. */
+export interface Observers {
+  metrics?: Pick<Metrics, 'observe'>
   readonly options: Pick<AppOptions, 'logger'>
 }
 
 /** Counts and logs every answer. Routes are told by their patterns, so that no id or token ends up there. */
-export function observe({ metrics, options }: Observers): MiddlewareHandler<{ Variables: { tenant: string } }> {
+export function observe(observers: Observers): MiddlewareHandler<{ Variables: { tenant: string } }> {
   return async (c, next) => {
     const start = performance.now()
     await next()
@@ -20,8 +20,8 @@ export function observe({ metrics, options }: Observers): MiddlewareHandler<{ Va
     const route = patterns.findLast((path) => !path.endsWith('*')) ?? 'none'
     const { method } = c.req
     const { status } = c.res
-    metrics?.observe(KNOWN.has(method) ? method : 'other', route, status, ms)
-    const { logger } = options
+    observers.metrics?.observe(KNOWN.has(method) ? method : 'other', route, status, ms)
+    const { logger } = observers.options
     if (!logger) return
     const code = c.error ? toProblem(c.error).code : undefined
     const error = status === 500 ? c.error : undefined

@@ -2,7 +2,8 @@ import { type Context, Hono } from 'hono'
 import { routePath } from 'hono/route'
 import { Auth } from './auth.ts'
 import { withBody } from './body.ts'
-import { observe } from './observe.ts'
+import type { Metrics } from './metrics.ts'
+import { type Observers, observe } from './observe.ts'
 import { answerEvents, CHAT, type Face, TEXT, wholeAnswer } from './openai-answer.ts'
 import { openAiErrorResponse, toOpenAiError } from './openai-errors.ts'
 import type { OpenAiOptions } from './openai-options.ts'
@@ -18,7 +19,7 @@ interface OpenAiEnv {
   Variables: { tenant: string }
 }
 
-const PATHS = ['/v1/chat/completions', '/v1/completions', '/v1/models', '/v1/models/*'] as const
+const PATHS = ['/v1/chat/completions', '/v1/completions', '/v1/models', '/v1/models/:model{.+}'] as const
 
 /**
  * Models behind the API that OpenAI's clients speak: `POST /v1/chat/completions` and `/v1/completions`, whole or
@@ -34,7 +35,8 @@ export function createOpenAi(options: OpenAiOptions) {
   const app = new Hono<OpenAiEnv>()
   app.onError((error, c) => openAiErrorResponse(error, promptParam(c)))
   app.notFound((c) => openAiErrorResponse(notFound(), promptParam(c)))
-  const watched = observe({ options })
+  const observers: Observers = { options }
+  const watched = observe(observers)
   for (const path of PATHS)
     app.use(path, watched, async (c, next) => {
       c.set('tenant', auth.tenantOf(c.req.raw))
@@ -50,9 +52,16 @@ export function createOpenAi(options: OpenAiOptions) {
     service.models.check(name)
     return c.json(modelView(name))
   })
+  // Its paths are its own by any method, so that an app behind it does not answer, and count, them again.
+  for (const path of PATHS) app.all(path, (c) => openAiErrorResponse(notFound(), promptParam(c)))
   return Object.assign(app, {
     /** Whether anybody may call. */
     open: options.auth === 'off',
+    /** Has the `/metrics` of an app of `createApp` beside this one count this one's requests, too; call it once. */
+    countIn({ metrics }: { readonly metrics: Metrics }): void {
+      observers.metrics = metrics
+      metrics.include(service.admission)
+    },
     /** Loads the models. @throws ParisError as loading them does */
     ready: () => service.models.ready(),
     /** Refuses new requests, and waits for the answers under way. */

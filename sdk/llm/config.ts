@@ -24,6 +24,7 @@ export interface ModelConfig {
   readonly tied: boolean
   readonly qkNorm: boolean
   readonly biases: { readonly qkv: boolean; readonly output: boolean; readonly inner: boolean }
+  /** Begins a text, for who makes ids without the tokenizer: that one puts it before every text by itself. */
   readonly bos: number | undefined
   /** Tokens that end a text. */
   readonly eos: readonly number[]

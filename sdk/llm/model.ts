@@ -13,6 +13,7 @@ import { HostRunner } from './host-runner.ts'
 import type { Runner } from './runner.ts'
 import { badModel, type ModelSource, readJson, readJsonIfThere } from './source.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
+import { warmDecoder } from './warm.ts'
 import { loadWeights, type Weights } from './weights.ts'
 import { MAX_BATCH } from './workspace.ts'
 
@@ -34,6 +35,7 @@ export interface GenerationDefaults {
 
 /** A decoder on an engine. Made by `loadModel`. */
 export class Model {
+  private readonly decoder: Decoder
   private readonly runner: Runner
   private readonly queue = new CallQueue()
   private readonly contexts = new Set<Context>()
@@ -50,6 +52,7 @@ export class Model {
   ) {
     const { backend } = engine
     const decoder: Decoder = { backend, config, weights }
+    this.decoder = decoder
     this.runner = backend.recorder ? new GpuRunner(engine, decoder, backend.recorder) : new HostRunner(engine, decoder)
   }
 
@@ -76,6 +79,21 @@ export class Model {
   /** @internal Whether a context, open or not, is of this model. */
   owns(context: unknown): boolean {
     return context instanceof Context && context.host.queue === this.queue
+  }
+
+  /**
+   * Compiles ahead what contexts of these options use, so that their first prompt and their first token do not wait for
+   * it; elsewhere than on a GPU nothing is to be done. A prompt's last piece of 2 to 32 tokens, and a batch, may have
+   * something of their own to compile still.
+   * @throws ParisError `bad_config`, `bad_k`, `out_of_memory`, `disposed`, `device_lost`
+   */
+  async warm(options: ContextOptions): Promise<void> {
+    this.checkOpen('model.warm')
+    const session = this.sessionOptions(options)
+    await this.queue.run(async () => {
+      this.checkOpen('model.warm')
+      await Promise.all([warmDecoder(this.decoder), this.engine.warm(session)])
+    })
   }
 
   /** Bytes that a context would hold. @throws ParisError `bad_config` */

@@ -71,3 +71,37 @@ test('sessions beside models have their WebSocket, and their own refusals', asyn
   expect([unknown.status, unknown.headers.get('content-type')]).toEqual([404, 'application/problem+json'])
   expect(await (await fetch(`${server.url}/v1/models`)).json()).toEqual({ object: 'list', data: [] })
 })
+
+test('requests of models count in the metrics beside those of sessions, each once', async () => {
+  const openai = createOpenAi({ models: {}, auth: 'off' })
+  const server = await serve({ port: 0, auth: 'off', engine: () => createEngine({ device: 'wasm' }), openai })
+  cleanups.push(() => server.close())
+  await server.app.ready()
+  const call = (path: string, init?: RequestInit) => fetch(server.url + path, init)
+  const body = JSON.stringify({ model: 'none', prompt: 'a' })
+  const answers = [
+    await call('/v1/models'),
+    await call('/v1/models'),
+    await call('/v1/models/none'),
+    await call('/v1/completions', { method: 'POST', body }),
+    await call('/v1/completions'),
+    await call('/v1/info'),
+  ]
+  expect(answers.map(({ status }) => status)).toEqual([200, 200, 404, 404, 404, 200])
+  expect(await answers[4].json()).toMatchObject({ error: { code: 'unknown_url' } })
+  const text = await (await call('/metrics')).text()
+  const counted = text.split('\n').filter((line) => line.startsWith('pariskv_requests_total'))
+  const labels = (method: string, route: string, status: number) =>
+    `pariskv_requests_total{method="${method}",route="${route}",status="${status}"}`
+  expect(counted.sort()).toEqual(
+    [
+      `${labels('GET', '/v1/models', 200)} 2`,
+      `${labels('GET', '/v1/models/:model{.+}', 404)} 1`,
+      `${labels('POST', '/v1/completions', 404)} 1`,
+      `${labels('GET', '/v1/completions', 404)} 1`,
+      `${labels('GET', '/v1/info', 200)} 1`,
+    ].sort(),
+  )
+  expect(text).toMatch(/^pariskv_request_seconds_count\{method="GET",route="\/v1\/models"\} 2$/m)
+  expect(text).toMatch(/^pariskv_requests_in_flight 0$/m)
+})

@@ -206,6 +206,7 @@ describe('pariskv serve', () => {
     [['--token', '=a'], 'token 1'],
   ])('refuses %j', async (args, text) => {
     await expect(serveCommand(args)).rejects.toThrow(text)
+    if (text.startsWith('--')) await expect(serveCommand(args)).rejects.toThrow('See pariskv serve --help.')
   })
 
   test.each([

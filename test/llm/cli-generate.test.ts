@@ -77,6 +77,14 @@ describe('pariskv generate', () => {
   })
 
   it.each([
+    ['--max-tokens', 'some', '--max-tokens'],
+    ['--temperature', 'warm', '--temperature'],
+  ])('%s %s is refused with its own help', async (option, value, where) => {
+    const error = await refused(run('--prompt', 'a', option, value), 'bad_config')
+    expect([error.where, error.fix]).toEqual([where, 'See pariskv generate --help.'])
+  })
+
+  it.each([
     ['EPIPE', 'ends it quietly'],
     ['EIO', 'is thrown'],
   ])('%s on stdout %s', async (code) => {
