@@ -189,8 +189,8 @@ describe('examples', () => {
   test.each(examples)(
     '%s runs',
     async (name) => {
-      const tsx = join(root, 'node_modules', '.bin', 'tsx')
-      const { stdout } = await promisify(execFile)(tsx, [join('examples', name)], { cwd: root, timeout: 170_000 })
+      const args = ['--import', 'tsx', join('examples', name)]
+      const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: root, timeout: 170_000 })
       expect(stdout.length).toBeGreaterThan(50)
     },
     180_000,

@@ -30,20 +30,36 @@ export const backendCases: readonly BackendCase[] = [
 /** A suite by name, with the reason to leave it out where a software GPU is all there is, if there is one. */
 type Suite = string | { readonly name: string; readonly notOnSoftwareGpu: string }
 
+/** What a suite knows of the backend that it runs on. */
+export interface Here {
+  /** All cases, or on a software GPU `some` of them, and prints that: each of the others would have it compile for seconds. */
+  readonly fewer: <T>(what: string, all: readonly T[], some: readonly T[]) => readonly T[]
+}
+
 /**
  * Runs one suite on every backend that can run here; prints why the others are skipped. PARISKV_TEST=full leaves nothing
  * out on a software GPU.
  * @param body registers tests; `backend()` is valid inside them
  */
-export function onEveryBackend(given: Suite, body: (backend: () => Backend, name: Backend['name']) => void): void {
+export function onEveryBackend(
+  given: Suite,
+  body: (backend: () => Backend, name: Backend['name'], here: Here) => void,
+): void {
   const { name: suite, notOnSoftwareGpu = '' } = typeof given === 'string' ? { name: given } : given
   for (const { name, open, software, reason } of available) {
-    const left = software && process.env.PARISKV_TEST !== 'full' && notOnSoftwareGpu
+    const slow = software && process.env.PARISKV_TEST !== 'full'
+    const left = slow && notOnSoftwareGpu
     const skipped = left ? `a software GPU: ${left}; PARISKV_TEST=full runs it` : reason
     if (left) console.log(`${suite} on ${name}: skipped, ${skipped}`)
     if (left || !open) {
       describe.skip(`${suite} on ${name} (skipped: ${skipped})`, () => {})
       continue
+    }
+    const fewer: Here['fewer'] = (what, all, some) => {
+      if (!slow) return all
+      const why = 'a software GPU compiles each for seconds; PARISKV_TEST=full runs all'
+      console.log(`${suite} on ${name}: ${some.length} of ${all.length} ${what}, ${why}`)
+      return some
     }
     describe(`${suite} on ${name}`, () => {
       let backend: Backend
@@ -51,7 +67,7 @@ export function onEveryBackend(given: Suite, body: (backend: () => Backend, name
         backend = await open()
       })
       afterAll(() => backend?.dispose())
-      body(() => backend, name)
+      body(() => backend, name, { fewer })
     })
   }
 }
