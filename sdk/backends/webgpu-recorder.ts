@@ -10,7 +10,10 @@ import { join, type Piece, split, type Task, type Window } from './webgpu-window
 const ARENA = 1 << 18
 /** Uploads up to this size travel with the jobs; larger ones go to the queue by themselves, or in mapped buffers. */
 const STAGED = 1 << 14
-/** Above this size the queue's own copy takes the calling thread longer than filling mapped memory: on an H200 4 times at 8 MB. */
+/**
+ * Above this size mapped buffers take the data. On an H200 the queue's own copy is as fast up to 2 MiB and holds the calling
+ * thread 3 to 4 times as long from 3 MiB on; memory that is shared must be copied once more for it, which costs from here on.
+ */
 const MAPPED = 1 << 18
 /** Dispatches after which a long recording is submitted, so that the device works while the rest is recorded. */
 const AHEAD = 48

@@ -63,22 +63,22 @@ export function checkSize(
 ): void {
   checkBudgets(backend, config, where)
   const { reach = Number.POSITIVE_INFINITY } = backend.recorder ?? {}
-  const refuse = (got: string, most: number, fix: string) => {
-    throw new ParisError('out_of_memory', { where, got, want: `at most ${most}`, fix })
+  const refuse = (got: string, want: string, fix: string) => {
+    throw new ParisError('out_of_memory', { where, got, want, fix })
   }
+  const binding = `at most ${reach}, what one binding of this device holds`
   // Where every key is a candidate, its id and its estimate take four bytes each.
   const widest = 4 * summaryCapacity(config)
   const wider = 'open the device with its largest maxStorageBufferBindingSize.'
-  if (widest > reach)
-    refuse(`${widest} bytes of candidates a head in one binding`, reach, `Lower capacity, or ${wider}`)
+  if (widest > reach) refuse(`${widest} bytes of candidates a head`, binding, `Lower capacity, or ${wider}`)
   const { total, pages } = estimateMemory(backend, config)
   const rows = pages === undefined ? 0 : rowsOnDevice(config, config.store ?? 'f32')
   if (rows > reach) {
     const fix = `Lower denseBelow, update, local or hotRows, or ${wider}`
-    refuse(`${rows} bytes of keys that stay on the device, in one binding`, reach, fix)
+    refuse(`${rows} bytes of a layer's keys that stay on the device`, binding, fix)
   }
   const fix = 'Lower capacity, layers or heads, take a 16-bit store, or raise the maxBytes of a restore.'
-  if (total > maxBytes) refuse(`${total} bytes`, maxBytes, fix)
+  if (total > maxBytes) refuse(`${total} bytes`, `at most ${maxBytes}`, fix)
 }
 
 /** Bytes of the keys of a layer that an offloaded session has on the device, which kernels see in one binding. */
