@@ -1,6 +1,6 @@
 import type { WebgpuBackend } from '../../sdk/backends/webgpu.ts'
 import type { Rotation } from '../../sdk/codec/codec.ts'
-import { Context } from '../../sdk/llm/context.ts'
+import type { Context } from '../../sdk/llm/context.ts'
 import type { ContextOptions, Model } from '../../sdk/llm/model.ts'
 import { type Layer, makeLayers, RECENT, SINK } from './gpu-data.ts'
 
@@ -58,9 +58,10 @@ export async function openFilled(
   return seated(opened, length)
 }
 
-/** A context over the session of another, which has been filled beside the model. */
-export function seated({ host, session }: Context, length: number): Context {
-  const context = new Context(host, session)
-  for (let i = 0; i < length; i++) context.accept((Math.imul(i + 1, 2_654_435) >>> 0) % host.vocabulary)
-  return context
+/** A context over the session of another, which has been filled beside the model; it takes that one's place. */
+export async function seated(opened: Context, length: number): Promise<Context> {
+  const { host, session } = opened
+  const tokens = Array.from({ length }, (_, i) => (Math.imul(i + 1, 2_654_435) >>> 0) % host.vocabulary)
+  host.closed(opened)
+  return host.adopt(session, tokens)
 }

@@ -14,7 +14,7 @@ const WIDE = HEADS * GROUP * DIM
 /** Greedy decoding of several contexts together: seconds of each step on the clock, milliseconds of it on the device. */
 export interface Decoded {
   readonly steps: number
-  /** Milliseconds a step: the mean and the median on the clock, the mean on the device. */
+  /** Milliseconds a step: the mean and the median on the clock, the mean on the device (NaN without stamps). */
   readonly wall: number
   readonly middle: number
   readonly gpu: number
@@ -24,14 +24,28 @@ export interface Decoded {
   readonly largest: number
 }
 
+const sum = (values: readonly number[]) => values.reduce((all, value) => all + value, 0)
 const median = (values: number[]) => [...values].sort((a, b) => a - b)[values.length >> 1]
 
-/** @throws Error where a logit is not finite, or where two steps give the same logits */
+/** Steps of a `decode`. */
+export interface Pace {
+  readonly warm: number
+  readonly steps: number
+  /** Steps that are stamped on the device, behind those on the clock. By default those on the clock are, all together. */
+  readonly stamped?: number
+  /** Milliseconds; `performance.now` by default. */
+  readonly clock?: () => number
+}
+
+/**
+ * @param stamps of the device's time, where it has a clock
+ * @throws Error where a logit is not finite, or where two steps give the same logits
+ */
 export async function decode(
   model: Model,
   contexts: readonly Context[],
-  stamps: Stamps,
-  { warm, steps }: { warm: number; steps: number },
+  stamps: Stamps | undefined,
+  { warm, steps, stamped = 0, clock = () => performance.now() }: Pace,
 ): Promise<Decoded> {
   let ids = contexts.map((_, i) => (40_503 * (i + 1)) % model.config.vocabulary)
   let logits: Float32Array[] = []
@@ -44,20 +58,24 @@ export async function decode(
   const first = logits.map((row) => row.slice(0, 64).join())
   for (const row of logits) checkFinite(row)
   for (let i = 1; i < warm; i++) await step(true)
-  const clock: number[] = []
-  const device = await stamps.watch(async () => {
-    for (let i = 0; i < steps; i++) {
-      const from = performance.now()
-      await step(i + 1 < steps)
-      clock.push(performance.now() - from)
+  const times: number[] = []
+  const run = async (count: number, into?: number[]) => {
+    for (let i = 0; i < count; i++) {
+      const from = clock()
+      await step(i + 1 < count)
+      into?.push(clock() - from)
     }
-  })
+  }
+  const together = stamps && stamped === 0
+  const spans = together ? await stamps.watch(() => run(steps, times)) : []
+  if (!together) await run(steps, times)
+  const alone = stamps && stamped > 0 ? await stamps.watch(() => run(stamped)) : []
   const largest = Math.max(...logits.map(checkFinite))
   if (logits.some((row, i) => row.slice(0, 64).join() === first[i])) throw new Error('two steps gave the same logits')
-  const wall = clock.reduce((sum, time) => sum + time, 0) / steps
-  // Of the first step nothing was recorded while watched; a step is several encoders.
-  const gpu = device.reduce((sum, time) => sum + time, 0) / (steps - 1)
-  return { steps, wall, middle: median(clock), gpu, tokensPerSecond: (1e3 * contexts.length) / wall, largest }
+  const wall = sum(times) / steps
+  // Of the first step on the clock nothing was recorded while watched; a step is several encoders.
+  const gpu = together ? sum(spans) / (steps - 1) : sum(alone) / stamped
+  return { steps, wall, middle: median(times), gpu, tokensPerSecond: (1e3 * contexts.length) / wall, largest }
 }
 
 function checkFinite(row: Float32Array): number {

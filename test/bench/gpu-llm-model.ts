@@ -38,6 +38,12 @@ export async function makeModel(engine: Engine, gpu: WebgpuBackend, config: Mode
   return { model: new Model(engine, config, undefined, {}, weights), weights }
 }
 
+/** The first layers of a model, over the same weights, which stay the other's. */
+export function shorten({ engine, config }: Model, weights: Weights, layers: number): Model {
+  const fewer = { ...weights, layers: weights.layers.slice(0, layers), buffers: [] }
+  return new Model(engine, { ...config, layers }, undefined, {}, fewer)
+}
+
 /** The same model on another backend. */
 export async function copyModel(engine: Engine, from: Backend, config: ModelConfig, weights: Weights): Promise<Model> {
   const specs = specsOf(config)

@@ -2,7 +2,6 @@
 // beside our own full attention. `npm run bench:llm` bundles and runs it; `--quick` is for software GPUs,
 // `--sizes=131072,262144` takes these cache lengths, multiples of 16,384, `--only=lengths` one of check, matrices, lengths
 // and batches. With `OUT=DIR` it writes `DIR/gpu-llm.json`.
-import { writeFileSync } from 'node:fs'
 import { Engine } from '../../sdk/engine.ts'
 import type { Context } from '../../sdk/llm/context.ts'
 import { useSwiftShader } from '../support/swiftshader.ts'
@@ -12,6 +11,7 @@ import { auditRecall, checkTwin } from './gpu-llm-check.ts'
 import { attentionOf, type Decoded, decode, matricesOf } from './gpu-llm-decode.ts'
 import { configOf, makeModel } from './gpu-llm-model.ts'
 import { openGpu } from './gpu-open.ts'
+import { given, Report } from './gpu-report.ts'
 import { Stamps } from './gpu-stamps.ts'
 import { gpuTimes } from './gpu-time.ts'
 
@@ -19,8 +19,6 @@ type Way = 'paris' | 'full'
 const WAYS = ['full', 'paris'] as const
 const quick = process.argv.includes('--quick')
 const [CHUNK, SMALL] = [quick ? 1504 : 16_384, 1504]
-const given = (name: string) => process.argv.find((arg) => arg.startsWith(`--${name}=`))?.slice(name.length + 3)
-const only = given('only')
 const ALL_SIZES = quick ? [2 * CHUNK] : [16_384, 131_072, 262_144]
 const SIZES = given('sizes')?.split(',').map(Number) ?? ALL_SIZES
 const BATCHES = quick ? [1] : [1, 2, 4, 8]
@@ -34,18 +32,18 @@ const PEAK = 4.4e12
 const GOALS: Readonly<Record<number, number>> = { 131072: 1.25, 262144: 1.8 }
 
 if (quick && !process.env.VK_DRIVER_FILES) useSwiftShader()
-const results: object[] = []
+const out = new Report('gpu-llm.json', given('only')?.split(','))
 const gpu = await openGpu()
 const engine = new Engine(gpu)
 const stamps = new Stamps(gpu.device, 8 * PACE.steps)
 const rotation = await makeSigns(gpu)
 
-await section('check', 'check', async () => {
+await out.section('check', 'check', async () => {
   const sources = await makeSources(gpu, rotation, SMALL, 2)
   const { paris, full, apart } = await checkTwin(engine, gpu, sources)
   sources.free()
   const cells = `${paris.toExponential(1)} with paris, ${full.toExponential(1)} with full attention`
-  report(`small twin against the reference: logits off by ${cells}; the two ${apart.toFixed(2)} apart`, {
+  out.add(`small twin against the reference: logits off by ${cells}; the two ${apart.toFixed(2)} apart`, {
     check: { paris, full, apart },
   })
 })
@@ -55,13 +53,14 @@ const { model, weights } = await makeModel(engine, gpu, config)
 const { layers } = config
 /** Bytes of a token's keys and values in a layer. */
 const ROW = config.kvHeads * config.headDim * 2 * 2
-console.log(`${gpu.description}; ${(model.bytes / 1e9).toFixed(2)} GB of weights, ${layers} layers; times in ms\n`)
-results.push({ device: gpu.description, weights: model.bytes, layers, ...PACE })
+out.add(`${gpu.description}; ${(model.bytes / 1e9).toFixed(2)} GB of weights, ${layers} layers; times in ms\n`, {
+  ...{ device: gpu.description, weights: model.bytes, layers, ...PACE },
+})
 const sources: Sources = await makeSources(gpu, rotation, CHUNK, Math.max(...SIZES) / CHUNK)
 
 /** Milliseconds of the matrices by tokens a step. */
 const matrices = new Map<number, { layers: number; head: number }>()
-await section('matrices', 'matrices', async () => {
+await out.section('matrices', 'matrices', async () => {
   for (const tokens of BATCHES) {
     const made = await matricesOf(gpu, model, weights, tokens)
     const [inLayers, head] = await gpuTimes(gpu, [made.layers, made.head], ROUNDS)
@@ -70,14 +69,14 @@ await section('matrices', 'matrices', async () => {
     // The embedding is looked up, not read through.
     const bytes = model.bytes - weights.embedding.buf.bytes
     const share = bytes / ((inLayers + head) / 1e3) / PEAK
-    report(`${tokens} tokens: layers ${ms(inLayers)}, vocabulary ${ms(head)}, ${percent(share)} of 4.4 TB/s`, {
+    out.add(`${tokens} tokens: layers ${ms(inLayers)}, vocabulary ${ms(head)}, ${percent(share)} of 4.4 TB/s`, {
       ...{ matrices: tokens, layers: inLayers, head, share },
     })
   }
 })
 
-for (const length of SIZES) await section('lengths', `${length} tokens`, () => compare(length))
-for (const length of BATCHED) await section('batches', `batches at ${length}`, () => batches(length))
+for (const length of SIZES) await out.section('lengths', `${length} tokens`, () => compare(length))
+for (const length of BATCHED) await out.section('batches', `batches at ${length}`, () => batches(length))
 await model.dispose()
 await engine.dispose()
 
@@ -90,7 +89,7 @@ async function compare(length: number): Promise<void> {
       found[way] = await measure(length, way, contexts)
       if (way === 'paris') {
         const recall = await auditRecall(gpu, sources, contexts[0], layers >> 1)
-        report(`   recall@100 of a retrieval ${recall.toFixed(3)}`, { length, recall })
+        out.add(`   recall@100 of a retrieval ${recall.toFixed(3)}`, { length, recall })
       }
     } finally {
       for (const context of contexts) await context.dispose()
@@ -99,7 +98,7 @@ async function compare(length: number): Promise<void> {
   const { full, paris } = found as Record<Way, Decoded>
   const [ratio, onDevice, goal] = [full.wall / paris.wall, full.gpu / paris.gpu, GOALS[length]]
   const line = `   paris is ${ratio.toFixed(2)} times as fast${goal ? `, goal ${goal}` : ''}; ${onDevice.toFixed(2)} by GPU time`
-  report(line, { length, ratio, onDevice, goal })
+  out.add(line, { length, ratio, onDevice, goal })
 }
 
 /** Growing batches, one way after the other, as far as memory goes. */
@@ -112,7 +111,7 @@ async function batches(length: number): Promise<void> {
         const needed = (batch - contexts.length) * each + gpu.allocated()
         if (needed > MEMORY) {
           const line = `${way} x${batch}: ${gigabytes(needed)} GB, the card has ${gigabytes(MEMORY)}: not tried`
-          report(line, { length, way, batch, needed })
+          out.add(line, { length, way, batch, needed })
           continue
         }
         contexts.push(...(await open(length, way, batch - contexts.length, contexts.length)))
@@ -148,37 +147,13 @@ async function measure(length: number, way: Way, contexts: readonly Context[]) {
     `weights ${share(known.layers + known.head)}`,
     `attention ${ms(attention)} ${share(attention)}${dense ? `, at ${percent(dense)} of 4.4 TB/s` : ''}`,
   ]
-  report(`${way.padEnd(5)} x${batch}  ${cells.join('  ')}`, {
+  out.add(`${way.padEnd(5)} x${batch}  ${cells.join('  ')}`, {
     ...{ length, way, batch, attention, dense, layer, matrices: known, largest, bytes: contexts[0].memory() },
     ...decoded,
   })
   return decoded
 }
 
-/** Runs one part; what it measured before a failure stays. */
-async function section(part: string, name: string, body: () => Promise<void>): Promise<void> {
-  if (only && !only.split(',').includes(part)) return
-  const from = performance.now()
-  console.log(`== ${name}`)
-  try {
-    await body()
-  } catch (error) {
-    console.log(`${name} failed: ${error instanceof Error ? error.stack : error}`)
-    results.push({ section: name, failed: String(error) })
-    save()
-    process.exitCode = 1
-  }
-  console.log(`   (${((performance.now() - from) / 1000).toFixed(1)} s)\n`)
-}
-
-function report(line: string, values: object): void {
-  console.log(line)
-  results.push(values)
-  save()
-}
-function save(): void {
-  if (process.env.OUT) writeFileSync(`${process.env.OUT}/gpu-llm.json`, JSON.stringify(results, null, 1))
-}
 function ms(value: number): string {
   return value.toFixed(3)
 }
