@@ -67,7 +67,16 @@ export function attend(
         const some = min<i32>(4, group - g)
         const out = partials + (<usize>p * <usize>heads * <usize>group + q) * state
         packRows(queries + q * row, F32, some, d, packed)
-        const top = scoreRun(packed, headKeys, keysDtype, d, positions, count, scale, scores)
+        let top = f32x4.splat(-Infinity)
+        // The rows of a range come by themselves.
+        const step = k ? <i32>CHUNK : count
+        for (let i = 0; i < count; i += step) {
+          const part = min<i32>(step, count - i)
+          const listed = positions + ((<usize>i) << 2)
+          if (k) fetch(headKeys, keyRow, listed, part, unused)
+          const room = scores + ((<usize>i) << 4)
+          top = f32x4.pmax(top, scoreRun(packed, headKeys, keysDtype, d, listed, part, scale, room))
+        }
         const sum = softmaxRun(scores, count, top)
         memory.fill(sums, 0, 4 * row)
         for (let i = 0; i < count; i += <i32>CHUNK) {

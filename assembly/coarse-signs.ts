@@ -11,8 +11,8 @@ import { scratch } from './arena'
  * Bytes are summed as i16 pairs: `all` takes the pair as it is, `odd` its upper byte; at the end the even keys are
  * all − (odd << 8). Two blocks share each four tables.
  */
-/** Cache lines are touched this many bytes before their turn: a plane that is not in the cache comes a tenth sooner. */
-const AHEAD: usize = 4096
+/** Bytes of a plane that are read line by line before they are scored: far memory then comes at its full rate. */
+const CHUNK: usize = 16384
 
 export function coarseSigns(
   signs: usize,
@@ -35,18 +35,20 @@ export function coarseSigns(
     const out = scores + ((<usize>h * <usize>stride) << 1)
     for (let c = 0; c < choosers; c++, t += D) {
       const total = makeTables(t, B, tables)
+      const step = max<i32>(2, <i32>(CHUNK / block) & ~1)
       let touched: i32 = 0
-      const last = plane + <usize>blocks * block
-      for (let i = 0; i < blocks; i += 2) {
-        const ahead = plane + <usize>i * block + AHEAD
-        if (ahead + 2 * block <= last)
-          for (let at: usize = 0; at < 2 * block; at += 64) touched += load<i32>(ahead + at)
-        const j = min<i32>(i + 1, blocks - 1)
-        const keys = plane + <usize>i * block
-        const place = out + ((<usize>i) << 5)
-        twoBlocks(keys, plane + <usize>j * block, B, tables, total, place, out + ((<usize>j) << 5), c > 0)
+      for (let from = 0; from < blocks; from += step) {
+        const to = min<i32>(blocks, from + step)
+        const end = plane + <usize>to * block
+        for (let at = plane + <usize>from * block; at < end; at += 64) touched += load<i32>(at)
+        for (let i = from; i < to; i += 2) {
+          const j = min<i32>(i + 1, blocks - 1)
+          const keys = plane + <usize>i * block
+          const place = out + ((<usize>i) << 5)
+          twoBlocks(keys, plane + <usize>j * block, B, tables, total, place, out + ((<usize>j) << 5), c > 0)
+        }
       }
-      // Without a use of them the loads ahead would be left out.
+      // Without a use of them the touching loads would be left out.
       store<i32>(tables, touched)
     }
     if (norms) weigh(norms + <usize>h * <usize>cap, blocks, out)

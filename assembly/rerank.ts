@@ -4,13 +4,14 @@ import { prepareLevels } from './levels'
 import { fillTables, lookups, unpack, widenWeights } from './pairs'
 
 /*
- * Estimates by RSQ-IP, a batch of candidates at a time: first the sign bytes, which lie 16 apart, are brought together
- * and the other lines touched, so that many cache misses are under way at once; then each key is looked up (pairs.ts).
+ * Estimates by RSQ-IP, a batch of candidates at a time: first their lines are touched in a loop that does nothing else,
+ * so that as many cache misses as can be are under way at once; then the sign bytes, which lie 16 apart, are brought
+ * together, and each key is looked up (pairs.ts).
  *
  *   staged, 32 bytes a key:   | s0 s1 … sB |
  *   spare, 128 bytes:         | patterns of 16 subspaces, 4 × 16 bytes | 16 weights f32 |
  */
-const BATCH: usize = 32
+const BATCH: usize = 128
 
 export function rerankCodes(
   cap: i32,
@@ -42,9 +43,13 @@ export function rerankCodes(
         for (let i: usize = 0; i < some; i++) {
           const n = ids ? <usize>load<u32>(ids + ((first + i) << 2)) : first + i
           const slot = head + n
+          const planes = magnitudes + slot * 3 * B
+          touched += load<u8>(planes) + load<u8>(planes + 3 * B - 1) + load<u8>(weights + slot * B)
+          touched += load<u8>(scales + (slot << 1))
+        }
+        for (let i: usize = 0; i < some; i++) {
+          const n = ids ? <usize>load<u32>(ids + ((first + i) << 2)) : first + i
           gatherSigns(signs + (head + (n & ~15)) * B + (n & 15), B, staged + (i << 5))
-          touched += load<u8>(magnitudes + slot * 3 * B) + load<u8>(magnitudes + slot * 3 * B + 3 * B - 1)
-          touched += load<u8>(weights + slot * B) + load<u16>(scales + (slot << 1))
         }
         // Without a use of them the touching loads would be left out.
         store<u32>(spare, touched)
