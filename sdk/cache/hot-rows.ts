@@ -26,6 +26,8 @@ export class HotRows {
   private readonly mask: number
   /** Rows written so far, and more by `size` at each `clear`. */
   private written: number
+  /** How many had been written when the present turn of the circle began, as of the latest `plan`. */
+  private turn = 0
   /** Working memory of `plan`. */
   private slots = new Int32Array(0)
   private fetched = new Int32Array(0)
@@ -48,6 +50,7 @@ export class HotRows {
     }
     const { slots, fetched, size } = this
     const cursor = this.written % size
+    this.turn = this.written - cursor
     let n = 0
     for (let i = 0; i < count; i++) {
       slots[i] = rows[i] < 0 ? -1 : this.find(rows[i])
@@ -79,10 +82,13 @@ export class HotRows {
 
   /** The slot of a row, −1 where it is in none or has been lost sight of. */
   private find(row: number): number {
-    const { table, written, size } = this
+    const { table, written, size, turn } = this
     const from = this.bucket(row)
-    for (let at = from; at < from + WIDTH; at += 2)
-      if (table[at] === row && table[at + 1] >= written - size) return table[at + 1] % size
+    for (let at = from; at < from + WIDTH; at += 2) {
+      if (table[at] !== row || table[at + 1] < written - size) continue
+      const slot = table[at + 1] - turn
+      return slot < 0 ? slot + size : slot
+    }
     return -1
   }
 

@@ -1,6 +1,5 @@
 // Rows on the host beside a GPU: fetches, decode steps and exact attention over the same keys.
-// esbuild test/bench/gpu-offload.ts --bundle --platform=node --format=esm --external:webgpu --outfile=build/gpu-offload.mjs
-// then: node build/gpu-offload.mjs [--quick] [--sizes=131072,1048576] [--pages=memory]
+// `npm run bench:offload -- [--quick] [--sizes=131072,1048576] [--pages=memory]`
 import { writeFileSync } from 'node:fs'
 import { sharedPages } from '../../adapters/shared-pages.ts'
 import { memoryPages } from '../../sdk/cache/pages.ts'
