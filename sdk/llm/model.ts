@@ -191,7 +191,8 @@ export class Model {
   private sessionOptions(options: ContextOptions): SessionOptions {
     const { layers, queryHeads, kvHeads, headDim } = this.config
     const { capacity, seed, store = this.store } = options ?? {}
-    return { layers, queryHeads, kvHeads, headDim, capacity, seed, store, policy: this.policyOf(options, capacity) }
+    const policy = this.policyOf(options ?? {}, capacity)
+    return { layers, queryHeads, kvHeads, headDim, capacity, seed, store, policy }
   }
 
   private policyOf({ attention = 'paris', policy }: Attention, capacity: number): PolicyOptions {

@@ -1,4 +1,5 @@
 import type { GpuRecorder } from '../backend.ts'
+import { CallQueue } from '../calls.ts'
 import type { Engine } from '../engine.ts'
 import type { Session } from '../session/session.ts'
 import type { SplitStep } from '../session/split-step.ts'
@@ -35,10 +36,13 @@ export class SplitRunner {
     queue.writeBuffer(buffer, offset, idBytes(ids))
     const bytes = T * vocabulary * 4
     const staging = this.logits.take(bytes)
+    const queues = sessions.map(({ state }) => state.queue)
     let read = false
     let step: SplitStep | undefined
     try {
       for (let l = 0; l <= layers; l++) {
+        // A snapshot that is captured, say: nothing can be recorded meanwhile.
+        while (queues.some(({ busy }) => busy)) await CallQueue.runAll(queues, async () => {})
         const recorded = this.record(sessions, work, { kind: 'step', positions }, l, step)
         try {
           if (l === layers) this.copyLogits(recorded.encoder, work, staging, bytes)

@@ -11,6 +11,10 @@ import type { SessionState } from './state.ts'
 export class Arrival {
   private rows: { readonly keys: Uint8Array; readonly values: Uint8Array } | undefined
   private readonly length: number
+  private kept = false
+  private crossed = false
+  /** Whether counts or norms have this token's part that the length has not yet. */
+  private ahead = false
 
   constructor(
     private readonly state: SessionState,
@@ -27,10 +31,13 @@ export class Arrival {
     const { kvHeads: heads, headDim } = state.config.shape
     const layer = cache.layer(index)
     const at = layer.offload!.rowOf(this.length)
-    const common = { dtype: token.dtype, heads, count: 1, at, refused: state.scratch.get('refused') }
+    const common = { dtype: token.dtype, heads, count: 1, at, refused: state.scratch.get('arriving') }
     const crossing = cache.crossing(index, 1)
-    // Until the token counts, whatever accumulates over keys is ahead of the length.
-    if (crossing) layer.stale = true
+    const { counts, norms } = layer.summary
+    state.arriving.set(index, this)
+    this.crossed = crossing !== undefined
+    this.ahead = crossing !== undefined && (counts ?? norms) !== undefined
+    if (this.ahead) layer.stale = true
     const bytes = heads * headDim * dtypeBytes(token.dtype)
     return {
       store: [
@@ -42,18 +49,15 @@ export class Arrival {
     }
   }
 
-  /** Takes the token's bytes as they were read back. @throws ParisError `not_finite`, `busy` */
+  /** Whether no other token was recorded for its place since. */
+  get latest(): boolean {
+    return this.state.arriving.get(this.index) === this
+  }
+
+  /** Takes the token's bytes as they were read back. @throws ParisError `not_finite` */
   take(keys: Uint8Array, values: Uint8Array, where: string): void {
-    if (this.cache.layer(this.index).length !== this.length)
-      throw new ParisError('busy', {
-        where,
-        got: `${this.cache.layer(this.index).length} tokens`,
-        want: `the ${this.length} of the recording`,
-        fix: 'Let no other call append to a session, or truncate it, between a recording and its fetch.',
-      })
     const [k, v] = [this.stored(keys), this.stored(values)]
     const refused = k.refused + v.refused
-    this.state.refused.told += refused
     if (refused > 0)
       throw new ParisError('not_finite', {
         where: `${where}(append)`,
@@ -80,15 +84,25 @@ export class Arrival {
     if (!this.rows) return
     await layer.offload?.keep(this.length, this.rows.keys, this.rows.values)
     layer.length = this.length + 1
-    layer.stale = false
+    this.kept = true
+    this.state.arriving.delete(this.index)
+    // What was made anew since the recording was made of the tokens before this one.
+    if (this.ahead) layer.stale = !layer.stale
     this.state.calls.append++
   }
 
-  /** After a failure: the layer has the length that it had. */
+  /** After a failure: the layer has the length that it had, and the rows of others. */
   async undo(): Promise<void> {
-    const layer = this.cache.layer(this.index)
-    if (layer.length !== this.length + 1) return
-    await this.cache.truncate(this.index, this.length)
-    this.state.calls.append--
+    const { cache, index, state } = this
+    const layer = cache.layer(index)
+    if (this.kept) {
+      this.kept = false
+      await cache.truncate(index, this.length)
+      state.calls.append--
+    } else if (state.cache === cache && layer.length > this.length) {
+      // Where its commands ran late, this token lies over another that counts.
+      layer.stale ||= this.crossed
+      await layer.offload?.restore(layer.length)
+    }
   }
 }

@@ -32,7 +32,7 @@ export function stepPlan(
   store: Dtype,
   offloaded: boolean,
 ): Record<string, number> {
-  const recording = backend.recorder ? { refused: 4 } : undefined
+  const recording = backend.recorder ? { refused: 4, ...(offloaded ? { arriving: 4 } : undefined) } : undefined
   const piece = offloaded ? offloadPlan(config, store).staging : 0
   return {
     ...retrieverPlan(config),

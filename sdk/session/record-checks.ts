@@ -5,7 +5,10 @@ import { type Dtype, dtypeBytes } from '../dtype.ts'
 import { describe, type ErrorCode, ParisError } from '../errors.ts'
 import { disposedError, type SessionState } from './state.ts'
 
-/** A GPUBuffer of the engine's device with usage STORAGE, from its start or from a multiple of 16 bytes. */
+/**
+ * A GPUBuffer of the engine's device with usage STORAGE, from its start or from a multiple of 16 bytes. One that has been
+ * destroyed, or is of another device, shows at the submit only, and ends the engine with `device_lost`.
+ */
 export type GpuTensor = GPUBuffer | { readonly buffer: GPUBuffer; readonly offset: number }
 
 /** Keys and values [H, tokens, d] on the device. */
@@ -36,6 +39,8 @@ export interface Recording {
 
 /** GPUBufferUsage.STORAGE. */
 export const STORAGE = 0x80
+/** GPUBufferUsage.COPY_SRC. */
+const COPY_SRC = 0x04
 
 /** A checked range of a caller's GPUBuffer. */
 export interface Range {
@@ -50,6 +55,8 @@ export interface Wanted {
   readonly given: GpuTensor | undefined
   readonly bytes: number
   readonly written?: boolean
+  /** Whether commands copy from it too. */
+  readonly copied?: boolean
 }
 
 export type Open = { readonly cache: Cache; readonly recorder: GpuRecorder }
@@ -68,13 +75,7 @@ export function ready({ state, encoder, layer, where, queued }: Recording, anywh
     throw refuse('backend_unavailable', `a session on ${name}`, 'a session on webgpu', fix)
   }
   state.checkLayer(layer, where)
-  if (typeof encoder?.beginComputePass !== 'function')
-    throw refuse(
-      'bad_dtype',
-      describe(encoder),
-      'a GPUCommandEncoder',
-      'Make it with engine.gpu.createCommandEncoder().',
-    )
+  checkEncoder(encoder, where)
   if (state.queue.busy && !queued)
     throw refuse('busy', 'calls of this session under way', 'none', 'Await them first: recording does not queue.')
   if (!state.cache) {
@@ -89,8 +90,23 @@ export function ready({ state, encoder, layer, where, queued }: Recording, anywh
   return { cache: state.cache, recorder }
 }
 
-/** @throws ParisError `bad_shape`, `bad_dtype`, `capacity` */
-export function checkKeysValues({ state, layer, where }: Recording, input: GpuKeysValues, others: readonly Wanted[]) {
+/** @throws ParisError `bad_dtype` */
+export function checkEncoder(encoder: GPUCommandEncoder, where: string): void {
+  if (typeof encoder?.beginComputePass === 'function') return
+  const fix = 'Make it with engine.gpu.createCommandEncoder().'
+  throw new ParisError('bad_dtype', { where, got: describe(encoder), want: 'a GPUCommandEncoder', fix })
+}
+
+/**
+ * @param copied whether commands copy keys and values too
+ * @throws ParisError `bad_shape`, `bad_dtype`, `capacity`
+ */
+export function checkKeysValues(
+  { state, layer, where }: Recording,
+  input: GpuKeysValues,
+  others: readonly Wanted[],
+  copied = false,
+) {
   const { keys, values, tokens, dtype = 'f32' } = input ?? {}
   if (!Number.isInteger(tokens) || tokens < 1) {
     const fix = 'Say how many tokens the buffers hold.'
@@ -105,8 +121,8 @@ export function checkKeysValues({ state, layer, where }: Recording, input: GpuKe
   const { kvHeads, headDim } = state.config.shape
   const bytes = kvHeads * tokens * headDim * dtypeBytes(dtype)
   const own = [
-    { name: 'keys', given: keys, bytes },
-    { name: 'values', given: values, bytes },
+    { name: 'keys', given: keys, bytes, copied },
+    { name: 'values', given: values, bytes, copied },
   ]
   return { dtype, bufs: checkBuffers(where, [...own, ...others]) }
 }
@@ -125,14 +141,17 @@ export function attentionBuffers({ config }: SessionState, input: GpuAttention, 
 
 /** @throws ParisError `bad_dtype`, `bad_shape` */
 export function checkBuffers(where: string, wanted: readonly Wanted[]): Range[] {
-  const ranges = wanted.map(({ name, given, bytes }) => {
+  const ranges = wanted.map(({ name, given, bytes, copied }) => {
     const placed = typeof given === 'object' && given !== null && 'buffer' in given
     const { buffer, offset } = placed ? given : { buffer: given, offset: 0 }
     const refuse = (code: ErrorCode, got: string, want: string, fix: string): ParisError =>
       new ParisError(code, { where: `${where}(${name})`, got, want, fix })
-    if (typeof buffer?.size !== 'number' || typeof buffer.usage !== 'number' || !(buffer.usage & STORAGE)) {
+    const usage = copied ? STORAGE | COPY_SRC : STORAGE
+    const known = typeof buffer?.size === 'number' && typeof buffer.usage === 'number'
+    if (!known || (buffer.usage & usage) !== usage) {
       const got = typeof buffer?.usage === 'number' ? `a GPUBuffer of usage ${buffer.usage}` : describe(buffer)
-      throw refuse('bad_dtype', got, 'a GPUBuffer with usage STORAGE', 'Create it on engine.gpu with that usage.')
+      const want = `a GPUBuffer with usage STORAGE${copied ? ' and COPY_SRC' : ''}`
+      throw refuse('bad_dtype', got, want, 'Create it on engine.gpu with that usage.')
     }
     if (!Number.isInteger(offset) || offset < 0 || offset % 16 !== 0)
       throw refuse('bad_shape', `offset ${describe(offset)}`, 'a multiple of 16', 'Copy the tensor to such an offset.')

@@ -12,7 +12,8 @@ import { copyRefused } from './refused.ts'
 import { reserveRoom } from './reserve.ts'
 import type { Sessions } from './sessions.ts'
 import { snapshotStream } from './snapshot.ts'
-import { attendFrom, type GpuStep } from './split-step.ts'
+import { attendFrom } from './split-calls.ts'
+import type { GpuStep } from './split-step.ts'
 import { SessionState } from './state.ts'
 import { type SessionStats, statsOf } from './stats.ts'
 import {
@@ -199,16 +200,15 @@ export class Session {
    * `attend` to the bit; the queries are not checked. `Engine.encodeRetrieveBatch` has the halves.
    * @param input queries [Hq, d] f32; output [Hq, d] f32 and lse [Hq] f32, each a GPUBuffer of its own; append: keys and
    * values [H, 1, d], written by commands that have been submitted
-   * @throws ParisError as `encodeAttend` but for `offload_needs_submit`, and as `SplitStep.fetch`; `capacity`; then nothing
-   * was appended
+   * @throws ParisError as `reserve`, `SplitStep.fetch` and `encodeAttend`, wherever rows are; then nothing was appended
    */
   async attendFrom(layer: number, input: GpuAttention & GpuStep): Promise<void> {
     return attendFrom(this.state, layer, input)
   }
 
   /**
-   * Makes room for tokens behind every layer that are to come in GPUBuffers: where rows are on the host, pages for them and
-   * places on the device.
+   * Makes room for tokens behind every layer that are to come in GPUBuffers: where rows are on the host, pages for all of
+   * them, and places on the device for as many as it has beside what a step reads.
    * @throws ParisError `capacity`, `bad_length`, `out_of_memory`, `disposed`
    */
   async reserve(tokens: number): Promise<void> {

@@ -12,33 +12,29 @@ import type { Backend, Buf, GpuRecorder, LaterRead } from '../backend.ts'
 import { u32View } from '../bytes.ts'
 import type { Cache } from '../cache/cache.ts'
 import { CallQueue } from '../calls.ts'
-import { describe, ParisError } from '../errors.ts'
-import { Arrival } from './arrival.ts'
-import { encodeAppend } from './record.ts'
+import { ParisError } from '../errors.ts'
+import type { Arrival } from './arrival.ts'
 import {
   attentionBuffers,
   checkBuffers,
-  checkKeysValues,
+  checkEncoder,
   type GpuAttention,
   type GpuKeysValues,
   type GpuTensor,
   type Range,
-  type Recording,
-  ready,
 } from './record-checks.ts'
-import { reserveRoom } from './reserve.ts'
 import { disposedError, type SessionState } from './state.ts'
 import { auditRetrieval } from './steps.ts'
 
 /** What one session's part of a split step reads: queries [Hq, d] f32 of its latest token, and that token where it is new. */
 export interface GpuStep {
   readonly queries: GpuTensor
-  /** Keys and values [H, 1, d] of the token, appended first. */
+  /** Keys and values [H, 1, d] of the token, appended first; of usage COPY_SRC too where rows are on the host. */
   readonly append?: GpuKeysValues
 }
 
 /** One session's part. */
-interface Part {
+export interface Part {
   readonly state: SessionState
   readonly layer: number
   readonly cache: Cache
@@ -48,15 +44,32 @@ interface Part {
   readonly append?: () => void
 }
 
+/** How a layer is when a step has been recorded: its tokens and, where rows are on the host, the place of the next one. */
+interface Mark {
+  readonly length: number
+  readonly place?: number
+}
+
+function markOf({ cache, layer }: Part): Mark {
+  const { length, offload } = cache.layer(layer)
+  return { length, place: offload?.rowOf(length) }
+}
+
 /**
  * A decode step of one layer in two submits, with `fetch` between them: what reads rows on the host has to wait for the
- * choice of them. The second half may be recorded before `fetch`, but must be submitted after it.
+ * choice of them. The second half may be recorded before `fetch`, but must be submitted after it. Submit the first half
+ * before any other call of its sessions, and the second before whatever is called after `fetch`; in between they may be
+ * read, but neither be appended to nor truncated nor make room.
  */
 export class SplitStep {
   private items: readonly AttendItem[] = []
   private found: readonly Found[] = []
   private later: LaterRead | undefined
+  /** What the recording counts on, by part. */
+  private marks: readonly Mark[] = []
   private readonly releases: ((submitted?: boolean) => void)[] = []
+  private fetched = false
+  private released = false
 
   /** @internal */
   constructor(
@@ -68,26 +81,38 @@ export class SplitStep {
 
   /** @internal Records appending and retrieval. */
   begin(encoder: GPUCommandEncoder): void {
-    this.record(encoder, () => {
-      for (const { append } of this.parts) append?.()
-      const jobs = this.parts.flatMap(({ arrival }) => arrival?.jobs() ?? [])
-      const reads = jobs.flatMap((job) => job.reads)
-      if (jobs.length > 0) this.backend.store(jobs.flatMap((job) => job.store))
-      const encode = jobs.flatMap((job) => job.encode)
-      if (encode.length > 0) this.backend.encode(encode)
-      this.items = this.parts.map((part) => this.itemOf(part))
-      this.found = retrieveStep(this.backend, this.items)
-      reads.push(...this.found.filter(isAway).map(idsOf))
-      if (reads.length > 0) this.later = this.recorder.readLater(reads)
-    })
+    const before = this.parts.map(({ state, layer }) => ({ length: state.length(layer), calls: state.calls.append }))
+    try {
+      this.record(encoder, () => this.beginNow())
+    } catch (error) {
+      for (const [i, { state, cache, layer }] of this.parts.entries()) {
+        cache.layer(layer).length = before[i].length
+        state.calls.append = before[i].calls
+      }
+      throw error
+    }
+    this.marks = this.parts.map(markOf)
+  }
+
+  private beginNow(): void {
+    for (const { append } of this.parts) append?.()
+    const jobs = this.parts.flatMap(({ arrival }) => arrival?.jobs() ?? [])
+    const reads = jobs.flatMap((job) => job.reads)
+    if (jobs.length > 0) this.backend.store(jobs.flatMap((job) => job.store))
+    const encode = jobs.flatMap((job) => job.encode)
+    if (encode.length > 0) this.backend.encode(encode)
+    this.items = this.parts.map((part) => this.itemOf(part))
+    this.found = retrieveStep(this.backend, this.items)
+    reads.push(...this.found.filter(isAway).map(idsOf))
+    if (reads.length > 0) this.later = this.recorder.readLater(reads)
   }
 
   /**
    * Waits for what was retrieved and brings rows that are on the host; after it the appended tokens count. Once, after the
-   * submit of the first half.
-   * @throws ParisError `not_finite` for keys or values that are NaN, Inf or beyond the store, `busy` where a session was
-   * appended to meanwhile, `disposed`, `device_lost`, and what a session's pages throw; then nothing was appended, and the
-   * second half must not be submitted
+   * submit of the first half and before `release`; a second time it throws `bad_config`, and nothing changes.
+   * @throws ParisError `not_finite` for keys or values that are NaN, Inf or beyond the store, of sessions whose rows are on
+   * the host (others store 0, as after `encodeAppend`); `busy` where a layer is no longer as it was recorded, `disposed`,
+   * `device_lost`, and what a session's pages throw; then nothing was appended, and the second half must not be submitted
    */
   async fetch(): Promise<void> {
     await CallQueue.runAll(
@@ -101,34 +126,70 @@ export class SplitStep {
 
   /** @internal `fetch` inside the queues. */
   async fetchNow(): Promise<void> {
-    const { later, parts } = this
-    this.later = undefined
-    if (later) await this.arrive(await later.read())
-    // Rows may lie in commands of the backend's own: those come before the second half.
-    this.recorder.flush()
-    for (const { state } of parts) state.calls.attend++
+    if (this.fetched || this.released) throw this.over()
+    this.fetched = true
+    const arrivals = this.parts.filter(({ arrival }) => arrival)
+    for (const { state, layer } of arrivals) state.underway.set(layer, state.length(layer))
+    try {
+      this.checkMarks()
+      const { later } = this
+      this.later = undefined
+      await this.arrive((await later?.read()) ?? [])
+      // Rows may lie in commands of the backend's own: those come before the second half.
+      this.recorder.flush()
+    } catch (error) {
+      for (const [i, part] of this.parts.entries()) await takeBack(part, this.marks[i])
+      throw error
+    } finally {
+      for (const { state, layer } of arrivals) state.underway.delete(layer)
+    }
+    for (const { state } of this.parts) state.calls.attend++
+  }
+
+  private over(): ParisError {
+    return new ParisError('bad_config', {
+      where: this.where,
+      got: `a step that was ${this.released ? 'released' : 'fetched'} before`,
+      want: 'one fetch a step, and its release last',
+      fix: 'Record the step again.',
+    })
+  }
+
+  /** @throws ParisError `busy` where a layer is not as the recording left it, or a token of a later recording lies there */
+  private checkMarks(): void {
+    for (const [i, part] of this.parts.entries()) {
+      const { length, place } = markOf(part)
+      const mark = this.marks[i]
+      const latest = part.arrival?.latest ?? true
+      if (part.state.cache === part.cache && length === mark.length && place === mark.place && latest) continue
+      throw new ParisError('busy', {
+        where: this.where,
+        got: length === mark.length ? 'rows in other places, or a later recording' : `${length} tokens`,
+        want: `the ${mark.length} tokens of the recording, where they were`,
+        fix: 'Between a recording and its fetch append nothing to its sessions, and neither truncate nor reserve.',
+      })
+    }
   }
 
   private async arrive(read: readonly Uint8Array[]): Promise<void> {
     const arrivals = this.parts.flatMap(({ arrival }) => arrival ?? [])
     for (const [i, arrival] of arrivals.entries()) arrival.take(read[2 * i], read[2 * i + 1], this.where)
     let next = 2 * arrivals.length
-    try {
-      for (const arrival of arrivals) await arrival.keep()
-      for (const one of this.found.filter(isAway)) await bring(this.backend, one, u32View(read[next++]))
-      for (const { item } of this.found) await auditRetrieval(this.stateOf(item), item)
-    } catch (error) {
-      for (const arrival of arrivals) await arrival.undo()
-      throw error
-    }
+    for (const arrival of arrivals) await arrival.keep()
+    for (const one of this.found.filter(isAway)) await bring(this.backend, one, u32View(read[next++]))
+    for (const { item } of this.found) await auditRetrieval(this.stateOf(item), item)
   }
 
   /**
    * Records attention to what was retrieved, to be submitted after `fetch`.
    * @param outputs output [Hq, d] f32 and lse [Hq] f32 of each session, in their order
-   * @throws ParisError `bad_shape`, `bad_dtype`, `device_lost`; then nothing was recorded
+   * @throws ParisError `bad_shape`, `bad_dtype`, `bad_config` after `release`, `disposed`, `device_lost`; then nothing was
+   * recorded
    */
   encodeAttend(encoder: GPUCommandEncoder, outputs: ReadonlyArray<Omit<GpuAttention, 'queries'>>): void {
+    checkEncoder(encoder, this.where)
+    if (this.released) throw this.over()
+    if (this.parts.some(({ state, cache }) => state.cache !== cache)) throw disposedError(this.where)
     const wanted = this.parts.map(({ state, queries }, i) => {
       const input = { ...outputs?.[i], queries } as GpuAttention
       return checkBuffers(this.where, attentionBuffers(state, input, 1))
@@ -144,6 +205,7 @@ export class SplitStep {
 
   /** Frees what the recordings took, once both halves have been submitted or will not be. @param submitted whether they have */
   release(submitted = false): void {
+    this.released = true
     this.later?.drop()
     this.later = undefined
     for (const free of this.releases.splice(0)) free(submitted)
@@ -169,96 +231,15 @@ export class SplitStep {
   }
 }
 
-/** See `Engine.encodeRetrieveBatch`. @param queued whether this is a call of the session itself */
-export function encodeRetrieveAll(
-  encoder: GPUCommandEncoder,
-  items: readonly { readonly state: SessionState; readonly layer: number; readonly input: GpuStep }[],
-  where: string,
-  queued = false,
-): SplitStep {
-  if (new Set(items.map(({ state }) => state)).size < items.length) {
-    const fix = 'Record its layers one after the other.'
-    throw new ParisError('bad_config', { where, got: 'a session twice', want: 'each session once', fix })
-  }
-  if (items.length === 0)
-    throw new ParisError('bad_config', {
-      where,
-      got: 'no session',
-      want: 'at least one',
-      fix: 'Record steps of sessions that there are.',
-    })
-  const { backend } = items[0].state
-  const parts = items.map(({ state, layer, input }) => partOf({ state, encoder, layer, where, queued }, input))
-  const step = new SplitStep(parts, backend, backend.recorder as GpuRecorder, where)
+/** After a failed fetch: takes back the token where it counts. */
+async function takeBack({ state, cache, layer, arrival, append }: Part, { length }: Mark): Promise<void> {
   try {
-    step.begin(encoder)
-  } catch (error) {
-    step.release()
-    throw error
+    await arrival?.undo()
+    if (!append || state.cache !== cache || cache.layer(layer).length !== length) return
+    for (const snapshot of state.snapshots) if (length === snapshot.longest) snapshot.stale = true
+    state.calls.append--
+    await cache.truncate(layer, length - 1)
+  } catch {
+    // On a lost device going back fails as well; what failed first is what to tell.
   }
-  return step
-}
-
-/** See `Session.attendFrom`. */
-export async function attendFrom(state: SessionState, layer: number, input: GpuAttention & GpuStep): Promise<void> {
-  const where = 'session.attendFrom'
-  return state.run(where, async () => {
-    if (state.backend.recorder) checkBuffers(where, attentionBuffers(state, input, 1))
-    await reserveRoom(state, input?.append ? 1 : 0)
-    const { recorder } = state.backend
-    const encode = () => recorder?.device.createCommandEncoder() as GPUCommandEncoder
-    const [first, second] = [encode(), encode()]
-    const step = encodeRetrieveAll(first, [{ state, layer, input }], where, true)
-    let submitted = false
-    try {
-      recorder?.device.queue.submit([first.finish()])
-      step.encodeAttend(second, [input])
-      await step.fetchNow()
-      recorder?.device.queue.submit([second.finish()])
-      submitted = true
-    } finally {
-      step.release(submitted)
-    }
-  })
-}
-
-/** Checks one session's part. */
-function partOf(call: Recording, input: GpuStep): Part {
-  const { state, layer, where } = call
-  const { cache, recorder } = ready(call, true)
-  const wanted = attentionBuffers(state, input as GpuAttention, 1).slice(0, 1)
-  const { append } = input ?? {}
-  const part = { state, layer, cache }
-  if (!append) {
-    const [queries] = checkBuffers(where, wanted)
-    checkPlaces(call, cache, 0)
-    return { ...part, queries }
-  }
-  if (append.tokens !== 1) {
-    const got = `${describe(append.tokens)} tokens`
-    const fix = 'Append what comes before it first.'
-    throw new ParisError('bad_shape', { where: `${where}(append)`, got, want: 'the latest one', fix })
-  }
-  const { dtype, bufs } = checkKeysValues(call, append, wanted)
-  const [keys, values, queries] = bufs
-  checkPlaces(call, cache, 1)
-  if (!cache.layer(layer).offload) return { ...part, queries, append: () => void encodeAppend(call, append) }
-  const wrap = ({ buffer, offset, bytes }: Range) => recorder.wrap(buffer, offset, bytes)
-  return {
-    ...part,
-    queries,
-    arrival: new Arrival(state, layer, cache, { keys: wrap(keys), values: wrap(values), dtype }),
-  }
-}
-
-/** @throws ParisError `offload_needs_submit` where rows have to come from the host first */
-function checkPlaces({ layer, where }: Recording, cache: Cache, tokens: number): void {
-  const { offload, length, stale } = cache.layer(layer)
-  if (!offload || (!stale && offload.hasRoom(length, tokens))) return
-  throw new ParisError('offload_needs_submit', {
-    where,
-    got: 'a layer whose latest rows have to be brought to the device, or that has no room on the host',
-    want: 'one that is ready',
-    fix: 'Await session.reserve(1) before the recording.',
-  })
 }

@@ -22,6 +22,8 @@ export class SessionState {
   readonly calls = { append: 0, prefill: 0, attend: 0, retrieve: 0 }
   /** Lengths before the append under way, of the layers that it touches. */
   readonly underway = new Map<number, number>()
+  /** The latest token recorded for each layer that did not count yet; one recorded before it may lie under it. */
+  readonly arriving = new Map<number, object>()
   /** What the device counted of values that it stored as 0: whether that may have grown since it was read, and what was told. */
   readonly refused = { unread: false, told: 0 }
   cache: Cache | undefined

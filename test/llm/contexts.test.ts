@@ -103,6 +103,13 @@ describe('contexts', () => {
     await refused(model.decodeBatch([{ context, id: 1 }]), 'bad_config')
   })
 
+  it('refuses to be opened, or compiled for, without options', async () => {
+    for (const options of [undefined, null]) {
+      await refused(model.createContext(options as never), 'bad_config')
+      await refused(model.warm(options as never), 'bad_config')
+    }
+  })
+
   it('stays open where its device is lost', async () => {
     const lost = new ParisError('device_lost', { where: 'a test', got: 'none', want: 'a device', fix: 'Recover.' })
     const truncate = vi.spyOn(context.session, 'truncate').mockRejectedValue(lost)

@@ -2,7 +2,9 @@ import { expect, it } from 'vitest'
 import type { Backend } from '../../sdk/backend.ts'
 import { Engine } from '../../sdk/engine.ts'
 import { onEveryBackend } from '../support/backends.ts'
-import { options, rows, sequence, tokensOf } from '../support/sessions.ts'
+import { stepOf } from '../support/gpu-tensors.ts'
+import { openTwins } from '../support/offload.ts'
+import { feed, options, rows, sequence, tokensOf } from '../support/sessions.ts'
 
 onEveryBackend('a recording that breaks off', (backend, name) => {
   if (name !== 'webgpu') return it('is of a GPU alone', () => expect(backend().recorder).toBeUndefined())
@@ -50,5 +52,29 @@ onEveryBackend('a recording that breaks off', (backend, name) => {
     expect(session.length()).toBe(0)
     await session.dispose()
     for (const buffer of [k, v, queries, output]) buffer.destroy()
+  })
+
+  it('lets tokens of a step in two submits not count', async () => {
+    const failing: Backend = {
+      ...backend(),
+      rerank: () => {
+        throw new Error('no such luck')
+      },
+    }
+    const engine = new Engine(failing)
+    const gpu = engine.gpu as GPUDevice
+    const seq = sequence(306, 80)
+    const { host, device } = await openTwins(engine, { store: 'f32', capacity: 128 })
+    for (const session of [device, host]) {
+      await feed(session, seq, 0, 70)
+      await session.reserve(1)
+    }
+    const calls = device.stats().calls
+    const items = [device, host].map((session) => ({ session, layer: 0, ...stepOf(gpu, seq, 70) }))
+    expect(() => engine.encodeRetrieveBatch(gpu.createCommandEncoder(), items)).toThrow('no such luck')
+    for (const session of [device, host]) {
+      expect(session.length()).toBe(70)
+      expect(session.stats().calls).toEqual(calls)
+    }
   })
 })

@@ -5,6 +5,7 @@ import { Engine } from '../../sdk/engine.ts'
 import { ParisError } from '../../sdk/errors.ts'
 import type { Session } from '../../sdk/session/session.ts'
 import { onEveryBackend } from '../support/backends.ts'
+import { bufferOf, contentsOf, stepOf as gpuStepOf, roomOf, tokenOf } from '../support/gpu-tensors.ts'
 import { openTwins, turns, watchedPages } from '../support/offload.ts'
 import { expectSame } from '../support/repeat.ts'
 import { feed, options, queriesAt, refused, refusedUnchanged, rows, sequence } from '../support/sessions.ts'
@@ -29,27 +30,11 @@ onEveryBackend('a step in two submits', (backend, name) => {
     return
   }
   const gpu = () => open().gpu as GPUDevice
-  const buffer = (data: Float32Array) => {
-    const made = gpu().createBuffer({ size: data.byteLength, usage: 0x80 | 0x04 | 0x08 })
-    gpu().queue.writeBuffer(made, 0, data as Float32Array<ArrayBuffer>)
-    return made
-  }
-  const room = (bytes: number) => gpu().createBuffer({ size: bytes, usage: 0x80 | 0x04 })
-  const contents = async (from: GPUBuffer) => {
-    const staging = gpu().createBuffer({ size: from.size, usage: 0x01 | 0x08 })
-    const encoder = gpu().createCommandEncoder()
-    encoder.copyBufferToBuffer(from, 0, staging, 0, from.size)
-    gpu().queue.submit([encoder.finish()])
-    await staging.mapAsync(1)
-    const copy = new Float32Array(staging.getMappedRange().slice(0))
-    staging.destroy()
-    return copy
-  }
-  const token = (t: number) => {
-    const { keys, values } = rows(seq, t, t + 1)
-    return { keys: buffer(keys), values: buffer(values), tokens: 1 }
-  }
-  const stepOf = (t: number) => ({ queries: buffer(queriesAt(seq, t)), append: token(t) })
+  const buffer = (data: Float32Array) => bufferOf(gpu(), data)
+  const room = (bytes: number) => roomOf(gpu(), bytes)
+  const contents = (from: GPUBuffer) => contentsOf(gpu(), from)
+  const token = (t: number) => tokenOf(gpu(), seq, t)
+  const stepOf = (t: number) => gpuStepOf(gpu(), seq, t)
   const prompts = async (...sessions: Session[]) => {
     for (const session of sessions)
       for (let l = 0; l < session.config.shape.layers; l++) await feed(session, seq, 0, PROMPT, PROMPT, l)
