@@ -5,6 +5,7 @@ import { Engine } from '../../sdk/engine.ts'
 import type { Session } from '../../sdk/session/session.ts'
 import { onEveryBackend } from '../support/backends.ts'
 import { openWebgpu } from '../support/gpu.ts'
+import { contentsOf as contents, roomOf as room } from '../support/gpu-tensors.ts'
 import { expectSame } from '../support/repeat.ts'
 import {
   expectSameState,
@@ -52,19 +53,6 @@ function onDevice(device: GPUDevice, data: ArrayBufferView, offset = 0): GPUBuff
   const buffer = device.createBuffer({ size: offset + data.byteLength, usage: 0x80 | 0x04 | 0x08 })
   device.queue.writeBuffer(buffer, offset, data.buffer as ArrayBuffer, data.byteOffset, data.byteLength)
   return buffer
-}
-
-const room = (device: GPUDevice, bytes: number) => device.createBuffer({ size: bytes, usage: 0x80 | 0x04 })
-
-async function contents(device: GPUDevice, buffer: GPUBuffer): Promise<Float32Array> {
-  const staging = device.createBuffer({ size: buffer.size, usage: 0x01 | 0x08 })
-  const encoder = device.createCommandEncoder()
-  encoder.copyBufferToBuffer(buffer, 0, staging, 0, buffer.size)
-  device.queue.submit([encoder.finish()])
-  await staging.mapAsync(1)
-  const copy = new Float32Array(staging.getMappedRange().slice(0))
-  staging.destroy()
-  return copy
 }
 
 const bitsOf = (x: Float32Array) => new Uint32Array(x.buffer, x.byteOffset, x.length)
