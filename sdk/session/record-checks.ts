@@ -90,6 +90,13 @@ export function ready({ state, encoder, layer, where, queued }: Recording, anywh
   return { cache: state.cache, recorder }
 }
 
+/** A batch records one layer of each session. @throws ParisError `bad_config` */
+export function checkOnce(items: readonly { readonly state: SessionState }[], where: string): void {
+  if (new Set(items.map(({ state }) => state)).size === items.length) return
+  const fix = 'Record its layers one after the other.'
+  throw new ParisError('bad_config', { where, got: 'a session twice', want: 'each session once', fix })
+}
+
 /** @throws ParisError `bad_dtype` */
 export function checkEncoder(encoder: GPUCommandEncoder, where: string): void {
   if (typeof encoder?.beginComputePass === 'function') return

@@ -7,6 +7,7 @@ import {
   attentionBuffers,
   checkBuffers,
   checkKeysValues,
+  checkOnce,
   type GpuAttention,
   type GpuKeysValues,
   type Open,
@@ -43,10 +44,7 @@ export function encodeAttendAll(
     const { cache, recorder } = ready({ state, encoder, layer, where })
     return { state, layer, cache, recorder, wanted: checkBuffers(where, attentionBuffers(state, input, 1)) }
   })
-  if (new Set(items.map(({ state }) => state)).size < items.length) {
-    const fix = 'Record its layers one after the other.'
-    throw new ParisError('bad_config', { where, got: 'a session twice', want: 'each session once', fix })
-  }
+  checkOnce(items, where)
   if (steps.length === 0) return () => {}
   const { recorder, state: one } = steps[0]
   return recorder.recordInto(encoder, () => {

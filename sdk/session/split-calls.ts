@@ -7,6 +7,7 @@ import {
   attentionBuffers,
   checkBuffers,
   checkKeysValues,
+  checkOnce,
   type GpuAttention,
   type Range,
   type Recording,
@@ -23,10 +24,7 @@ export function encodeRetrieveAll(
   where: string,
   queued = false,
 ): SplitStep {
-  if (new Set(items.map(({ state }) => state)).size < items.length) {
-    const fix = 'Record its layers one after the other.'
-    throw new ParisError('bad_config', { where, got: 'a session twice', want: 'each session once', fix })
-  }
+  checkOnce(items, where)
   if (items.length === 0)
     throw new ParisError('bad_config', {
       where,
